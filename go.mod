@@ -1,0 +1,66 @@
+module github.com/streamd/streamd
+
+go 1.26.7
+
+require (
+	cel.dev/cel-go v0.33.2
+	github.com/IBM/sarama v1.61.1
+	github.com/beorn7/perks v1.0.1
+	github.com/bits-and-blooms/bitset v1.24.2
+	github.com/bits-and-blooms/bloom/v3 v3.7.1
+	github.com/cespare/xxhash/v2 v2.3.0
+	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc
+	github.com/dennwc/varint v1.0.0
+	github.com/dgraph-io/badger/v4 v4.9.6
+	github.com/dgraph-io/ristretto/v2 v2.2.0
+	github.com/dustin/go-humanize v1.0.1
+	github.com/eapache/go-resiliency v1.7.0
+	github.com/edsrzf/mmap-go v1.2.1-0.20241212181136-fad1cd13edbd
+	github.com/facette/natsort v0.0.0-20181210072756-2cd4dd1e2dcb
+	github.com/go-logr/logr v1.4.4
+	github.com/go-logr/stdr v1.2.2
+	github.com/google/flatbuffers v25.2.10+incompatible
+	github.com/grafana/regexp v0.0.0-20250905093917-f7b3be9d1853
+	github.com/hashicorp/go-uuid v1.0.3
+	github.com/inconshreveable/mousetrap v1.1.0
+	github.com/jcmturner/aescts/v2 v2.0.0
+	github.com/jcmturner/dnsutils/v2 v2.0.0
+	github.com/jcmturner/gofork v1.7.6
+	github.com/jcmturner/gokrb5/v8 v8.4.4
+	github.com/jcmturner/rpc/v2 v2.0.3
+	github.com/klauspost/compress v1.20.3
+	github.com/klauspost/cpuid/v2 v2.2.10
+	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822
+	github.com/pierrec/lz4/v4 v4.1.33
+	github.com/prometheus/client_golang v1.25.0
+	github.com/prometheus/client_model v0.6.3
+	github.com/prometheus/common v0.72.1
+	github.com/prometheus/procfs v0.22.0
+	github.com/quagmt/udecimal v1.10.1
+	github.com/rcrowley/go-metrics v0.0.0-20250401214520-65e299d6c5c9
+	github.com/rogpeppe/go-internal v1.16.0
+	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.10
+	github.com/twmb/franz-go v1.22.3
+	github.com/twmb/franz-go/pkg/kfake v0.0.0-20260918054303-01f206a7e32c
+	github.com/twmb/franz-go/pkg/kmsg v1.15.1
+	github.com/xdg-go/scram v1.4.0
+	github.com/xdg-go/stringprep v1.0.4
+	github.com/zeebo/xxh3 v1.1.0
+	go.opentelemetry.io/auto/sdk v1.2.1
+	go.opentelemetry.io/otel v1.47.0
+	go.opentelemetry.io/otel/log v1.47.0
+	go.opentelemetry.io/otel/metric v1.47.0
+	go.opentelemetry.io/otel/trace v1.47.0
+	go.uber.org/atomic v1.12.0
+	go.yaml.in/yaml/v3 v3.0.6
+	golang.org/x/crypto v0.58.0
+	golang.org/x/mod v0.41.0
+	golang.org/x/net v0.61.0
+	golang.org/x/sync v0.24.0
+	golang.org/x/sys v0.49.0
+	golang.org/x/text v0.43.0
+	golang.org/x/tools v0.51.0
+	google.golang.org/protobuf v1.36.12
+	pgregory.net/rapid v1.3.0
+)

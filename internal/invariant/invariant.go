@@ -1,0 +1,19 @@
+// Package invariant is the only place from which streamd panics by itself. A broken invariant
+// means that going on can only corrupt data, so the process stops; the next start repairs from
+// the changelog. The numbers (INV-1 to INV-9) are listed in ARCHITECTURE.md.
+package invariant
+
+import "fmt"
+
+// Check panics with the message unless cond holds. The message starts with the invariant's number.
+func Check(cond bool, format string, args ...any) {
+	if !cond {
+		panic(Violation(fmt.Sprintf(format, args...)))
+	}
+}
+
+// Violation is the value of such a panic.
+type Violation string
+
+// Error makes a recovered violation loggable.
+func (v Violation) Error() string { return "invariant broken: " + string(v) }
