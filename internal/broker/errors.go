@@ -71,7 +71,12 @@ func (e *Error) Error() string {
 }
 
 // Unwrap makes errors.Is find the kind and the cause.
-func (e *Error) Unwrap() []error { return []error{e.Kind, e.Cause} }
+func (e *Error) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{e.Kind}
+	}
+	return []error{e.Kind, e.Cause}
+}
 
 // TooLargeError names the record that no batch can carry, as its index in the order of Producer.Add since the last Reset or commit.
 type TooLargeError struct {
