@@ -1,0 +1,74 @@
+package topology
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/streamd/streamd/dedup"
+)
+
+// Subtopology is a connected part of a topology. Its tasks, one for each partition of its input, run
+// independently of all others. It is a description: NewChain makes an instance for one task.
+type Subtopology struct {
+	// Index numbers the sub-topologies in the order of declaration, as Describe prints them.
+	Index int
+	// Name is the name of its first source. It is part of the names of internal topics and of the
+	// task's local state, so that it must not change while there is state.
+	Name    string
+	Sources []Source
+	Sinks   []Sink
+	Dedups  []DedupSpec
+	Stores  []StoreSpec
+	// Operators are the names of all its nodes in topological order, for metrics.
+	Operators []OperatorSpec
+
+	newChain func(Runtime) (*Chain, error)
+}
+
+// NewChain instantiates the sub-topology for one task: own closures, own stores.
+func (s *Subtopology) NewChain(rt Runtime) (*Chain, error) { return s.newChain(rt) }
+
+// Stateful says whether the tasks have anything to restore.
+func (s *Subtopology) Stateful() bool { return len(s.Dedups)+len(s.Stores) > 0 }
+
+// Source is an input topic.
+type Source struct {
+	Name string
+	// Topic is the topic's name; for an Internal one without the application's prefix, see Topology.RepartitionTopic.
+	Topic    string
+	Internal bool // a repartition topic
+	// IDHeader is set for internal topics: the header that carries the record's ID.
+	IDHeader string
+}
+
+// Sink is an output topic.
+type Sink struct {
+	Name     string
+	Topic    string
+	Internal bool // a repartition topic
+	// Partitions is the number of partitions of a repartition topic; 0: the largest of the sub-topology's inputs.
+	Partitions int32
+}
+
+// DedupSpec is a dedup operator's log.
+type DedupSpec struct {
+	Name   string
+	Config dedup.Config
+}
+
+// StoreSpec is a state store.
+type StoreSpec struct {
+	Name string
+	// Retention is for stores that forget by time; 0 keeps a key until it is deleted.
+	Retention time.Duration
+}
+
+// OperatorSpec is one node.
+type OperatorSpec struct {
+	Name string
+	Kind string // source, map, map_values, filter, flat_map, key_by, dedup, aggregate, process, branch, merge, to
+	// Policy is the operator's own error policy, or PolicyDefault.
+	Policy Policy
+}
+
+func quote(s string) string { return strconv.Quote(s) }
