@@ -7,7 +7,7 @@ import (
 )
 
 // goroutineDirs may start goroutines and make channels in any file.
-var goroutineDirs = []string{"internal/kafka", "internal/web", "sink", "cmd", "test", "internal/brokertest", "examples"}
+var goroutineDirs = []string{"internal/kafka", "internal/web", "internal/daemon", "internal/demo", "internal/embedded", "sink", "cmd", "test", "internal/brokertest", "examples"}
 
 // runnerFiles are the files of processor that drive tasks; the rest of it steps synchronously.
 var runnerFiles = []string{"processor/runner*.go", "processor/worker*.go", "processor/app*.go"}

@@ -176,7 +176,7 @@ func (b *batch) counter(operator, kind string, v uint64) {
 		b.count("streamd_operator_records_out_total", v, operator)
 	case "dropped":
 		b.count("streamd_operator_dropped_records_total", v, operator, rest)
-	case "error":
+	case "errors":
 		stage, action, _ := strings.Cut(rest, "/")
 		b.count("streamd_operator_errors_total", v, operator, stage, action)
 		if action == "dead_letter" {

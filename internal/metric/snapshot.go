@@ -79,4 +79,4 @@ type Store struct {
 // produce) and action (stop, dead_letter, skip). Names are stored in commit records: never change them.
 func ErrorCounter(stage, action string) string { return errorPrefix + stage + "/" + action }
 
-const errorPrefix = "error/"
+const errorPrefix = "errors/"
