@@ -118,16 +118,25 @@ func (i Identity) ID() ID {
 	if i.path == [2]uint64{} || i.root == "" {
 		return i.root
 	}
+	var out [2 * HashBytes]byte
+	return ID(i.AppendID(out[:0]))
+}
+
+// AppendID appends the bytes of [Identity.ID] to dst: what a sink does for each record, without a
+// string of its own.
+func (i Identity) AppendID(dst []byte) []byte {
+	if i.path == [2]uint64{} || i.root == "" {
+		return append(dst, i.root...)
+	}
 	const digits = "0123456789abcdef"
 	var buf [128]byte
 	b := binary.BigEndian.AppendUint64(buf[:0], i.path[0])
 	b = binary.BigEndian.AppendUint64(b, i.path[1])
 	sum := sha256.Sum256(append(b, i.root...))
-	var out [2 * HashBytes]byte
-	for k, c := range sum[:HashBytes] {
-		out[2*k], out[2*k+1] = digits[c>>4], digits[c&15]
+	for _, c := range sum[:HashBytes] {
+		dst = append(dst, digits[c>>4], digits[c&15])
 	}
-	return ID(out[:])
+	return dst
 }
 
 // OperatorHash turns an operator's name into what [Identity.Child] takes (FNV-1a, then mixed).
