@@ -9,8 +9,12 @@ import (
 // goroutineDirs may start goroutines and make channels in any file.
 var goroutineDirs = []string{"internal/kafka", "internal/web", "internal/daemon", "internal/demo", "internal/embedded", "sink", "cmd", "test", "internal/brokertest", "examples"}
 
-// runnerFiles are the files of processor that drive tasks; the rest of it steps synchronously.
-var runnerFiles = []string{"processor/runner*.go", "processor/worker*.go", "processor/app*.go"}
+// runnerFiles may do so too: those of processor that drive tasks, while the rest of it steps
+// synchronously, and the gate that lets a store close only when no worker is inside.
+var runnerFiles = []string{
+	"processor/app*.go", "processor/assign*.go", "processor/engine*.go", "processor/runner*.go", "processor/worker*.go",
+	"txlog/store.go",
+}
 
 // pureDirs take time as a parameter and have no random, so that a run can be stepped and replayed.
 var pureDirs = []string{"record", "topology", "dedup", "txlog", "changelog"}

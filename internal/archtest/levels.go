@@ -17,6 +17,7 @@ var levels = map[string]int{
 	"internal/invariant":  0,
 	"internal/broker":     1,
 	"internal/metric":     1,
+	"internal/metric":     1,
 	"internal/embedded":   1,
 	"window":              1,
 	"txlog":               1,
@@ -65,7 +66,7 @@ var soleImporters = []struct {
 }
 
 // testOnly are packages that no shipped code may reach.
-var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest"}
+var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "dedup/deduptest"}
 
 // testOnlyImporters may import the packages of testOnly also from files that are no tests.
 var testOnlyImporters = []string{"internal/brokertest", "test", "topologytest"}
