@@ -17,7 +17,6 @@ var levels = map[string]int{
 	"internal/invariant":  0,
 	"internal/broker":     1,
 	"internal/metric":     1,
-	"internal/metric":     1,
 	"internal/embedded":   1,
 	"window":              1,
 	"txlog":               1,
