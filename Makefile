@@ -1,0 +1,112 @@
+# `make` alone lists what can be made. Everything works as root and without a terminal, and may be
+# run again at any time.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO ?= go
+# What the tests behind a build tag need beyond Go: a real Kafka, the model checker, the peer.
+TAGS := kafka,models,bench
+ALL := ./...
+
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/streamd
+KAFKA_VERSION := $(shell sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' test/kafkaenv/pom.xml)
+export STREAMD_KAFKA_LIBS ?= $(CACHE)/kafka-$(KAFKA_VERSION)
+
+# How much: `make test` takes the small numbers, `make soak` the large ones.
+SEEDS ?= 1000
+KILLS ?= 20
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## the daemon, as build/streamd
+	$(GO) build -trimpath -o build/streamd ./cmd/streamd
+
+.PHONY: test
+test: tools kafka lint unit models sim planted kafka-test crash ## everything, installing what is missing (about 15 minutes on 2 cores)
+
+.PHONY: test-fast
+test-fast: ## what needs nothing but Go, without the race detector
+	$(GO) vet $(ALL)
+	$(GO) test -timeout 5m $(ALL)
+
+.PHONY: unit
+unit: ## every test that needs nothing but Go and a C compiler, under the race detector
+	$(GO) test -race -timeout 10m $(ALL)
+
+.PHONY: lint
+lint: ## vet, gofumpt and staticcheck, in the versions that go.mod pins
+	$(GO) vet -tags $(TAGS) $(ALL)
+	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not formatted, run make fmt:"; echo "$$out"; exit 1; fi
+	$(GO) tool staticcheck -tags $(TAGS) $(ALL)
+
+.PHONY: fmt
+fmt: ## format the sources
+	$(GO) tool gofumpt -w .
+
+.PHONY: models
+models: ## the protocol's models, exhaustively, each with its broken variants
+	$(GO) test -tags models -timeout 5m -count=1 ./test/model/...
+
+.PHONY: sim
+sim: ## SEEDS seeded simulations of the pure core, and a crash at every step
+	STREAMD_SEEDS=$(SEEDS) $(GO) test -timeout 10m -count=1 ./test/sim/...
+
+.PHONY: planted
+planted: ## planted bugs: each must turn the simulation red
+	$(GO) test -tags planted -timeout 10m -count=1 -run Planted ./test/sim/...
+
+.PHONY: kafka-test
+kafka-test: ## the tests on real Apache Kafka
+	$(GO) test -tags kafka -timeout 10m -count=1 -p 1 ./test/kafkaenv/... ./test/kafka/...
+
+.PHONY: crash
+crash: ## kill -9 of real streamd processes on real Apache Kafka, KILLS times
+	STREAMD_KILLS=$(KILLS) $(GO) test -tags kafka -timeout 10m -count=1 ./test/crash/...
+
+.PHONY: soak
+soak: tools kafka ## the same with many seeds and kills (about an hour)
+	STREAMD_SEEDS=100000 $(GO) test -timeout 40m -count=1 ./test/sim/...
+	STREAMD_KILLS=200 $(GO) test -tags kafka -timeout 40m -count=1 ./test/crash/...
+
+.PHONY: bench
+bench: kafka ## streamd beside Kafka Streams on one broker: needs PEER, see test/bench/doc.go
+	$(GO) test -tags bench -timeout 60m -count=1 -v -run TestBench ./test/bench
+
+.PHONY: demo
+demo: ## the tour: duplicates become exact totals, with a kill -9 in the middle
+	$(GO) run ./cmd/streamd demo
+
+# need PROGRAM, PACKAGE: installs the package if the program is missing.
+define need
+command -v $(1) > /dev/null || missing="$$missing $(2)"
+endef
+
+.PHONY: tools
+tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven (Debian, Ubuntu)
+	@missing=""; \
+	$(call need,gcc,gcc libc6-dev); $(call need,spin,spin); \
+	$(call need,java,default-jre-headless); $(call need,mvn,maven); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	command -v apt-get > /dev/null || { echo "install these, there is no apt-get here:$$missing"; exit 1; }; \
+	sudo=""; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
+	echo "installing$$missing"; \
+	$$sudo env DEBIAN_FRONTEND=noninteractive apt-get update -q < /dev/null; \
+	$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $$missing < /dev/null
+
+.PHONY: kafka
+kafka: tools ## fetch Kafka's jars into the user's cache folder
+	@if ls "$(STREAMD_KAFKA_LIBS)"/kafka_*.jar > /dev/null 2>&1; then exit 0; fi; \
+	echo "fetching Kafka $(KAFKA_VERSION) into $(STREAMD_KAFKA_LIBS)"; \
+	part="$(STREAMD_KAFKA_LIBS).part"; rm -rf "$$part"; mkdir -p "$$part"; \
+	mvn -q -B -f test/kafkaenv/pom.xml dependency:copy-dependencies \
+	  -DincludeScope=runtime -DoutputDirectory="$$part" < /dev/null; \
+	rm -rf "$(STREAMD_KAFKA_LIBS)"; mv "$$part" "$(STREAMD_KAFKA_LIBS)"
+
+.PHONY: clean
+clean: ## remove what was built here; the caches stay
+	rm -rf build
