@@ -1,0 +1,112 @@
+package embedded
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+)
+
+// Limits of a topic made here.
+const (
+	maxPartitions     = 1000
+	maxNameBytes      = 249 // Kafka's own limit
+	defaultPartitions = 4
+)
+
+// Topic is a topic that is there from the start.
+type Topic struct {
+	Name       string
+	Partitions int32 // 1 to 1000
+}
+
+// ParseTopic reads NAME or NAME:PARTITIONS. Without a number it has the given one.
+func ParseTopic(s string, partitions int32) (Topic, error) {
+	t := Topic{Name: s, Partitions: partitions}
+	if name, count, ok := strings.Cut(s, ":"); ok {
+		n, err := strconv.ParseInt(count, 10, 32)
+		if err != nil {
+			return Topic{}, fmt.Errorf("embedded: topic %q: %q is not a number of partitions", s, count)
+		}
+		t = Topic{Name: name, Partitions: int32(n)}
+	}
+	return t, t.validate()
+}
+
+// validate holds Kafka's rule for names: letters, digits, dot, underscore and hyphen, up to 249 of them.
+func (t Topic) validate() error {
+	legal := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)
+	}
+	switch {
+	case t.Name == "" || t.Name == "." || t.Name == ".." || len(t.Name) > maxNameBytes || strings.ContainsFunc(t.Name, func(r rune) bool { return !legal(r) }):
+		return fmt.Errorf("embedded: %q is not a topic name: want 1 to %d letters, digits, dots, underscores or hyphens", t.Name, maxNameBytes)
+	case t.Partitions < 1 || t.Partitions > maxPartitions:
+		return fmt.Errorf("embedded: topic %q: %d partitions, want 1 to %d", t.Name, t.Partitions, maxPartitions)
+	}
+	return nil
+}
+
+// Config configures a broker.
+type Config struct {
+	Port   int // on 127.0.0.1; 0: any free one
+	Topics []Topic
+	// AutoCreate makes a topic when a client that asks for it allows that, with Partitions partitions (default 4).
+	AutoCreate bool
+	Partitions int32
+}
+
+// Broker is a running broker.
+type Broker struct {
+	cluster *kfake.Cluster
+	address string
+	close   sync.Once
+}
+
+// Start starts a broker. It serves until Close.
+func Start(c Config) (*Broker, error) {
+	if c.Partitions == 0 {
+		c.Partitions = defaultPartitions
+	}
+	errs := []error{Topic{Name: "default", Partitions: c.Partitions}.validate()}
+	opts := []kfake.Opt{
+		kfake.ClusterID("streamd-embedded"),
+		kfake.Ports(c.Port),
+		kfake.DefaultNumPartitions(int(c.Partitions)),
+		kfake.ListenFn(listenLoopback),
+	}
+	if c.AutoCreate {
+		opts = append(opts, kfake.AllowAutoTopicCreation())
+	}
+	for _, t := range c.Topics {
+		errs = append(errs, t.validate())
+		opts = append(opts, kfake.SeedTopics(t.Partitions, t.Name))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	cluster, err := kfake.NewCluster(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("embedded: starting on port %d: %w", c.Port, err)
+	}
+	return &Broker{cluster: cluster, address: cluster.ListenAddrs()[0]}, nil
+}
+
+// listenLoopback refuses to be reached from elsewhere: there is no authentication.
+func listenLoopback(network, address string) (net.Listener, error) {
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, err
+	}
+	return net.Listen(network, net.JoinHostPort("127.0.0.1", port))
+}
+
+// Address is where clients connect, host:port.
+func (b *Broker) Address() string { return b.address }
+
+// Close ends the broker and forgets its data. It is idempotent.
+func (b *Broker) Close() { b.close.Do(b.cluster.Close) }
