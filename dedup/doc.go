@@ -12,7 +12,7 @@
 //	sealed             older generations: a Bloom filter in memory, and behind a "maybe" one read of
 //	                   about 256 entries from the [Log]
 //
-// The ID's hash is turned into filter locations once, for all generations. A filter only ever saves
+// Every tier takes its bits from the one hash that the ID has anyway. A filter only ever saves
 // a read: it is never the answer (a filter alone as the truth drops unique records).
 //
 // # One transaction

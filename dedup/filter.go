@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
+	"math/bits"
 
 	"github.com/bits-and-blooms/bloom/v3"
 )
@@ -33,40 +34,41 @@ const (
 // errSnapshot is any snapshot that cannot be used. It is never fatal: the filter is rebuilt.
 var errSnapshot = errors.New("unusable filter snapshot")
 
-// locations are an ID's places in every filter, before they are taken modulo its size. They are
-// made once per ID from its hash by double hashing, at 1/5 of what the library's own murmur hash costs for
-// each filter.
-type locations [maxHashes]uint64
-
-func (l *locations) fill(k key, n int) {
-	step := k.lo | 1
-	x := k.hi
-	for i := range l[:n] {
-		l[i] = x
-		x += step
-	}
-}
-
 // filter is the Bloom filter of one sealed generation. It is not changed once it is built.
+//
+// The library gives the parameters and the bits. The places come from the ID's own hash by double
+// hashing (hi + i*(lo|1), scaled to m): they are the same for every filter up to that scaling, at
+// a fifth of the cost of the library's own hash and division for each filter.
 type filter struct {
 	bloom *bloom.BloomFilter
+	words []uint64 // the filter's bits
+	m     uint64
 	k     int
 	n     uint64
 	fill  float64 // share of bits set
+}
+
+func wrap(b *bloom.BloomFilter) *filter {
+	return &filter{bloom: b, words: b.BitSet().Words(), m: uint64(b.Cap()), k: int(b.K())}
 }
 
 // newFilter makes an empty filter for n IDs.
 func newFilter(n uint64, rate float64) *filter {
 	m, k := bloom.EstimateParameters(uint(max(n, 1)), rate)
 	k = min(max(k, 1), maxHashes)
-	return &filter{bloom: bloom.New(max(m, 1), k), k: int(k)}
+	return wrap(bloom.New(max(m, 1), k))
+}
+
+// place scales a hash to the filter's bits.
+func (f *filter) place(x uint64) uint64 {
+	i, _ := bits.Mul64(x, f.m)
+	return i
 }
 
 func (f *filter) add(k key) {
-	m, set := uint64(f.bloom.Cap()), f.bloom.BitSet()
 	step, x := k.lo|1, k.hi
 	for range f.k {
-		set.Set(uint(x % m))
+		f.bloom.BitSet().Set(uint(f.place(x)))
 		x += step
 	}
 	f.n++
@@ -74,26 +76,47 @@ func (f *filter) add(k key) {
 
 // finish measures the fill, once: counting bits costs 0.1 ms for each million.
 func (f *filter) finish() *filter {
-	f.fill = float64(f.bloom.BitSet().Count()) / float64(f.bloom.Cap())
+	f.fill = float64(f.bloom.BitSet().Count()) / float64(f.m)
 	return f
 }
 
+func (f *filter) bit(x uint64) uint64 {
+	i := f.place(x)
+	return f.words[i>>6] >> (i & 63)
+}
+
 // maybe is false if the ID was certainly not added.
-func (f *filter) maybe(l *locations) bool { return f.bloom.TestLocations(l[:f.k]) }
+func (f *filter) maybe(k key) bool {
+	step, x, left := k.lo|1, k.hi, f.k
+	// Half of the bits are set: a branch on each would be mispredicted half of the time and hold up the
+	// next load. Four at once miss the cache together and end here for 15 of 16 absent IDs.
+	for ; left >= 4; left -= 4 {
+		if f.bit(x)&f.bit(x+step)&f.bit(x+2*step)&f.bit(x+3*step)&1 == 0 {
+			return false
+		}
+		x += 4 * step
+	}
+	for ; left > 0; left-- {
+		if f.bit(x)&1 == 0 {
+			return false
+		}
+		x += step
+	}
+	return true
+}
 
 // falsePositives estimates the share of absent IDs for which maybe is true.
 func (f *filter) falsePositives() float64 { return math.Pow(f.fill, float64(f.k)) }
 
-func (f *filter) bytes() int { return 8 * len(f.bloom.BitSet().Words()) }
+func (f *filter) bytes() int { return 8 * len(f.words) }
 
 // snapshot encodes the filter.
 func (f *filter) snapshot() []byte {
-	words := f.bloom.BitSet().Words()
-	b := make([]byte, 0, snapshotHeader+8*len(words)+snapshotCRC)
+	b := make([]byte, 0, snapshotHeader+8*len(f.words)+snapshotCRC)
 	b = append(b, snapshotFormat, byte(f.k))
-	b = binary.BigEndian.AppendUint64(b, uint64(f.bloom.Cap()))
+	b = binary.BigEndian.AppendUint64(b, f.m)
 	b = binary.BigEndian.AppendUint64(b, f.n)
-	for _, w := range words {
+	for _, w := range f.words {
 		b = binary.BigEndian.AppendUint64(b, w)
 	}
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
@@ -125,6 +148,7 @@ func decodeFilter(b []byte, n uint64) (*filter, error) {
 	for i := range set {
 		set[i] = binary.BigEndian.Uint64(words[8*i:])
 	}
-	f := &filter{bloom: bloom.FromWithM(set, uint(m), uint(k)), k: k, n: n}
+	f := wrap(bloom.FromWithM(set, uint(m), uint(k)))
+	f.n = n
 	return f.finish(), nil
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/streamd/streamd/internal/invariant"
 	"github.com/streamd/streamd/record"
 )
 
@@ -30,7 +29,6 @@ type Index struct {
 
 	retention     int64 // all times are Unix milliseconds, Kafka's resolution
 	generationIDs int   // least number of IDs that ends a generation early
-	maxHashes     int   // the largest k among the filters
 
 	closed []*generation // by rising number
 	open   *generation   // nil until there is a first ID, or when the entry size has changed
@@ -45,8 +43,6 @@ type Index struct {
 	sealing  *generation
 	rebuilds Rebuilds
 	expired  uint64
-
-	locs locations
 }
 
 // generation is a part of the log that is forgotten as a whole.
@@ -108,7 +104,6 @@ func Open(cfg Config, log Log) (*Index, error) {
 	if n := len(ix.closed) - 1; n >= 0 && ix.closed[n].set != nil && ix.closed[n].entryBytes == cfg.entryBytes() {
 		ix.open, ix.closed = ix.closed[n], ix.closed[:n]
 	}
-	ix.countHashes()
 	return ix, nil
 }
 
@@ -264,7 +259,6 @@ func (ix *Index) committed(k key, payload uint64) (Answer, error) {
 		}
 	}
 	var ans Answer
-	hashed := false
 	for i := len(ix.closed) - 1; i >= 0; i-- {
 		g := ix.closed[i]
 		// Forgotten, though the log may hold it until the next commit.
@@ -277,11 +271,7 @@ func (ix *Index) committed(k key, payload uint64) (Answer, error) {
 			}
 			continue
 		}
-		if !hashed {
-			ix.locs.fill(k, ix.maxHashes)
-			hashed = true
-		}
-		if !g.filter.maybe(&ix.locs) {
+		if !g.filter.maybe(k) {
 			if ans.Bloom == NotAsked {
 				ans.Bloom = Negative
 			}
@@ -337,17 +327,6 @@ func (ix *Index) tooOld(at int64) bool {
 // may be later than that of the last new ID, and as its stream time advances.
 func (ix *Index) Advance(streamTime time.Time) {
 	ix.streamTime = max(ix.streamTime, streamTime.UnixMilli())
-}
-
-// countHashes finds the largest k among the filters.
-func (ix *Index) countHashes() {
-	ix.maxHashes = 0
-	for _, g := range ix.closed {
-		if g.filter != nil {
-			ix.maxHashes = max(ix.maxHashes, g.filter.k)
-		}
-	}
-	invariant.Check(ix.maxHashes <= maxHashes, "INV-4 a filter has %d hash functions", ix.maxHashes)
 }
 
 // milli is the time of a stream time, zero if there was none.

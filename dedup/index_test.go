@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -432,9 +433,16 @@ func TestCrashInSeal(t *testing.T) {
 	if sealAll(t, ix) != 1 {
 		t.Fatal("not sealed")
 	}
+	var last []byte
 	for slot := range uint32(8) {
 		a, _ := log.Run(1, slot)
 		b, _ := sealed.Run(1, slot)
+		for e := range slices.Chunk(a, 16) {
+			if bytes.Compare(last, e) >= 0 {
+				t.Fatalf("slot %d is not sorted", slot)
+			}
+			last = e
+		}
 		if !bytes.Equal(a, b) || len(a) == 0 {
 			t.Errorf("slot %d differs", slot)
 		}

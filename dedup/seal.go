@@ -1,6 +1,7 @@
 package dedup
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/bits"
@@ -11,6 +12,9 @@ import (
 
 // slotIDs is the most that a slot holds on average: 256 entries are 4 KiB, one page to read and to scan.
 const slotIDs = 256
+
+// fineBits splits a slot into buckets of about one ID.
+const fineBits = 8
 
 // slotBits is the number of hash bits that pick the slot among n IDs.
 func slotBits(n uint64) uint {
@@ -62,7 +66,6 @@ func (ix *Index) Sealed(r SealResult) error {
 	}
 	g.filter, g.bits = r.filter, r.bits
 	g.set, g.marks = nil, nil
-	ix.maxHashes = max(ix.maxHashes, r.filter.k)
 	return nil
 }
 
@@ -70,40 +73,60 @@ func (ix *Index) Sealed(r SealResult) error {
 // a seal that a crash cut short is repeated without a trace.
 func seal(g *generation, log Log, rate float64) SealResult {
 	s, shift := g.set, slotBits(g.ids)
-	slots := uint32(1) << shift
-
-	// A counting sort: ends[i] is first the size of slot i, then where it begins, at last where it ends.
-	ends := make([]uint32, slots)
 	f := newFilter(g.ids, rate)
 	for pos := range s.n {
-		k := entryKey(s.entry(pos))
-		ends[slotOf(k, shift)]++
-		f.add(k)
+		f.add(entryKey(s.entry(pos)))
+	}
+	sorted, ends := sortEntries(s, shift+fineBits)
+	run := func(slot uint32) []byte {
+		from, to := uint32(0), ends[(slot+1)<<fineBits-1]
+		if slot > 0 {
+			from = ends[slot<<fineBits-1]
+		}
+		return sorted[int(from)*s.entryBytes : int(to)*s.entryBytes]
+	}
+	err := log.Seal(record.Generation{
+		Number: g.number, Sealed: true, IDs: g.ids, EntryBytes: g.entryBytes, Slots: 1 << shift,
+		From: time.UnixMilli(g.from), To: time.UnixMilli(g.to),
+	}, run, f.snapshot())
+	return SealResult{number: g.number, filter: f.finish(), bits: shift, err: err}
+}
+
+// sortEntries returns the entries of a set in the order of their bytes, and where each bucket of the top
+// bits ends. Hashes are uniform: a counting sort by as many bits as make buckets of about one leaves the
+// insertion sort behind it next to nothing to do.
+func sortEntries(s *set, bits uint) (sorted []byte, ends []uint32) {
+	// ends[i] is first the size of bucket i, then where it begins, at last where it ends.
+	ends = make([]uint32, 1<<bits)
+	for pos := range s.n {
+		ends[slotOf(entryKey(s.entry(pos)), bits)]++
 	}
 	sum := uint32(0)
 	for i, n := range ends {
 		ends[i] = sum
 		sum += n
 	}
-	sorted := make([]byte, s.n*s.entryBytes)
+	size := s.entryBytes
+	sorted = make([]byte, s.n*size)
 	for pos := range s.n {
 		e := s.entry(pos)
-		slot := slotOf(entryKey(e), shift)
-		copy(sorted[int(ends[slot])*s.entryBytes:], e)
-		ends[slot]++
+		bucket := slotOf(entryKey(e), bits)
+		copy(sorted[int(ends[bucket])*size:], e)
+		ends[bucket]++
 	}
-	run := func(slot uint32) []byte {
-		from := uint32(0)
-		if slot > 0 {
-			from = ends[slot-1]
+	var moved [record.HashBytes + payloadBytes]byte
+	for i := size; i < len(sorted); i += size {
+		j := i
+		for j > 0 && bytes.Compare(sorted[j-size:j], sorted[i:i+size]) > 0 {
+			j -= size
 		}
-		return sorted[int(from)*s.entryBytes : int(ends[slot])*s.entryBytes]
+		if j < i {
+			e := moved[:copy(moved[:], sorted[i:i+size])]
+			copy(sorted[j+size:], sorted[j:i])
+			copy(sorted[j:], e)
+		}
 	}
-	err := log.Seal(record.Generation{
-		Number: g.number, Sealed: true, IDs: g.ids, EntryBytes: g.entryBytes, Slots: slots,
-		From: time.UnixMilli(g.from), To: time.UnixMilli(g.to),
-	}, run, f.snapshot())
-	return SealResult{number: g.number, filter: f.finish(), bits: shift, err: err}
+	return sorted, ends
 }
 
 // loadSealed finds the filter of a sealed generation: its snapshot, or one rebuilt from the runs.

@@ -108,7 +108,6 @@ func (ix *Index) Commit() {
 			}
 			return gone
 		})
-		ix.countHashes()
 	}
 	ix.committedTime = p.streamTime
 	ix.plan = nil
