@@ -1,0 +1,355 @@
+package kafka
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/record"
+)
+
+const (
+	// shortWait is the long poll's limit while something is left out that may come in soon: a paused
+	// partition, or more Seeks in a row. A partition that comes in waits for the poll under way.
+	shortWait = 10 * time.Millisecond
+	settling  = 300 * time.Millisecond // after a Seek
+	// fetchTotal bounds one answer, but for a single larger batch.
+	fetchTotal = 8 << 20
+	// replicaLease is how long a preferred replica is used before the leader is asked again: a replica
+	// that has dropped out of sync would not say so (metadata.max.age.ms of the Java client).
+	replicaLease = 5 * time.Minute
+	// corruptTries is how often bytes that cannot be read are fetched before that is an error: the
+	// network, unlike the disk, heals.
+	corruptTries = 3
+)
+
+// fetchLeg reads from one broker: one Fetch in flight with all its partitions that are not paused,
+// on a connection of its own. addr and interrupt are guarded by reader.mu, the rest is the goroutine's.
+type fetchLeg struct {
+	r         *reader
+	id        int32
+	addr      string
+	interrupt func() // ends a long poll under way; nil if none is to be ended
+
+	link    link
+	dec     decoder
+	buf     []byte
+	version int // of sorted
+	sorted  []*inPart
+	turn    int // rotates who comes first: the broker fills its answer in the order of the request
+	tries   int
+}
+
+// ask is what one Fetch asks of one partition.
+type ask struct {
+	p    *inPart
+	pos  record.Offset
+	want int32
+}
+
+// run fetches until the reader is closed.
+func (l *fetchLeg) run() {
+	l.link.find = func(context.Context, bool) (string, error) {
+		l.r.mu.Lock()
+		defer l.r.mu.Unlock()
+		return l.addr, nil
+	}
+	defer l.link.drop(false)
+	for {
+		asks, wait := l.pick()
+		if asks == nil {
+			return
+		}
+		body, k, err := l.fetch(asks, wait)
+		if errors.Is(err, errInterrupted) {
+			continue
+		}
+		if err != nil {
+			l.failed(asks, err)
+			continue
+		}
+		code, throttle, answers, err := decodeFetch(body)
+		k.muted = time.Now().Add(throttle)
+		if err == nil && code != sarama.ErrNoError {
+			err = codeError(reqFetch, l.addr, code)
+		}
+		if err != nil {
+			l.failed(asks, err)
+			continue
+		}
+		l.tries = 0
+		for i := range answers {
+			l.handle(asks, &answers[i])
+		}
+		if len(answers) < len(asks) {
+			l.failed(asks, errors.New("the answer lacks a partition"))
+		}
+	}
+}
+
+// pick waits for partitions to read and says what to ask for. Nil at Close.
+func (l *fetchLeg) pick() ([]ask, time.Duration) {
+	r := l.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for !r.closed {
+		if l.version != r.version || l.sorted == nil {
+			l.sort()
+		}
+		now := time.Now()
+		var asks []ask
+		var soonest time.Time
+		left := false
+		for i := range l.sorted {
+			p := l.sorted[(i+l.turn)%len(l.sorted)]
+			switch {
+			case p.failed:
+			case p.paused:
+				left = true
+			case p.retryAt.After(now):
+				left = true
+				if soonest.IsZero() || p.retryAt.Before(soonest) {
+					soonest = p.retryAt
+				}
+			default:
+				asks = append(asks, ask{p, p.pos, p.want})
+			}
+		}
+		if asks == nil {
+			r.waitUntil(soonest)
+			continue
+		}
+		l.turn++
+		if left || now.Sub(r.seekAt) < settling {
+			return asks, min(shortWait, r.cfg.MaxWait)
+		}
+		return asks, r.cfg.MaxWait
+	}
+	return nil, 0
+}
+
+// sort collects this broker's partitions. r.mu is held.
+func (l *fetchLeg) sort() {
+	l.version = l.r.version
+	l.sorted = make([]*inPart, 0, len(l.r.parts))
+	for _, p := range l.r.parts {
+		if p.leader == l.id {
+			l.sorted = append(l.sorted, p)
+		}
+	}
+	slices.SortFunc(l.sorted, func(a, b *inPart) int {
+		return cmp.Or(strings.Compare(a.tp.Topic, b.tp.Topic), cmp.Compare(a.tp.Partition, b.tp.Partition))
+	})
+}
+
+var errInterrupted = errors.New("interrupted by a seek")
+
+// fetch sends one Fetch. A Seek may interrupt a long poll, at the price of the connection.
+func (l *fetchLeg) fetch(asks []ask, wait time.Duration) ([]byte, *conn, error) {
+	ctx, cancel := context.WithCancelCause(l.r.ctx)
+	defer cancel(nil)
+	k, err := l.link.get(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.buf = l.frame(k, asks, wait)
+	if wait > shortWait {
+		l.setInterrupt(func() { cancel(errInterrupted) })
+		defer l.setInterrupt(nil)
+	}
+	body, err := k.roundTrip(ctx, l.buf, wait)
+	if err != nil {
+		l.link.drop(false)
+		if errors.Is(context.Cause(ctx), errInterrupted) {
+			return nil, nil, errInterrupted
+		}
+		return nil, nil, err
+	}
+	return body, k, nil
+}
+
+func (l *fetchLeg) setInterrupt(f func()) {
+	l.r.mu.Lock()
+	l.interrupt = f
+	l.r.mu.Unlock()
+}
+
+// frame encodes a Fetch request of version 11 without a fetch session: what is asked for changes too often.
+func (l *fetchLeg) frame(k *conn, asks []ask, wait time.Duration) []byte {
+	total := int64(0)
+	for _, a := range asks {
+		total += int64(a.want)
+	}
+	total = min(total, max(fetchTotal, int64(l.r.cfg.MaxBytes)))
+	b := k.nextFrame(l.buf, keyFetch, versionFetch)
+	b = append32(b, -1) // a client, not a replica
+	b = append32(b, int32(wait/time.Millisecond))
+	b = append32(b, 1) // min bytes: answer at once
+	b = append32(b, int32(total))
+	isolation := byte(1)
+	if l.r.cfg.Isolation == broker.ReadUncommitted {
+		isolation = 0
+	}
+	b = append(b, isolation)
+	b = append32(b, 0)  // session ID
+	b = append32(b, -1) // session epoch: none
+	topics := groupTopics(asks)
+	b = append32(b, int32(len(topics)))
+	for _, t := range topics {
+		b = appendString(b, t[0].p.tp.Topic)
+		b = append32(b, int32(len(t)))
+		for _, a := range t {
+			b = append32(b, int32(a.p.tp.Partition))
+			b = append32(b, -1) // leader epoch: unknown
+			b = append64(b, int64(a.pos))
+			b = append64(b, -1) // log start, for replicas
+			b = append32(b, a.want)
+		}
+	}
+	b = append32(b, 0) // forgotten topics
+	b = appendString(b, l.r.c.conf.Rack)
+	return finishFrame(b)
+}
+
+// groupTopics groups by topic, each named once, in the order of the first partition of each.
+func groupTopics(asks []ask) [][]ask {
+	var out [][]ask
+	at := map[string]int{}
+	for _, a := range asks {
+		i, ok := at[a.p.tp.Topic]
+		if !ok {
+			i = len(out)
+			at[a.p.tp.Topic] = i
+			out = append(out, nil)
+		}
+		out[i] = append(out[i], a)
+	}
+	return out
+}
+
+// failed has every partition of a lost Fetch look for its leader again.
+func (l *fetchLeg) failed(asks []ask, err error) {
+	l.link.drop(false)
+	l.tries++
+	r := l.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
+	for _, a := range asks {
+		if r.current(a.p) && a.p.leader == l.id {
+			a.p.replica = noLeader
+			a.p.tries = max(a.p.tries, l.tries-1)
+			r.again(a.p, reqFetch, err)
+		}
+	}
+}
+
+// handle takes over the answer about one partition.
+func (l *fetchLeg) handle(asks []ask, f *fetched) {
+	i := slices.IndexFunc(asks, func(a ask) bool {
+		return int32(a.p.tp.Partition) == f.partition && a.p.tp.Topic == f.topic
+	})
+	if i < 0 {
+		return
+	}
+	a := asks[i]
+	r := l.r
+	if f.code != sarama.ErrNoError {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.current(a.p) {
+			l.code(a.p, f)
+		}
+		return
+	}
+	recs, pos, need, err := l.dec.decode(f, a.pos, r.cfg.Isolation == broker.ReadCommitted)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := a.p
+	if !r.current(p) || r.closed {
+		return
+	}
+	p.tries, p.unknown = 0, time.Time{}
+	if pos > a.pos {
+		p.corrupt = 0
+		p.want = r.cfg.MaxBytes
+		if !r.push(p, broker.Batch{
+			TopicPartition: p.tp, Tag: p.tag, Records: recs, Next: pos,
+			HighWatermark: record.Offset(f.highWater), LastStable: record.Offset(f.lastStable),
+		}) {
+			return
+		}
+		p.pos = pos
+	}
+	switch {
+	case err != nil && pos == a.pos:
+		l.corrupt(p, err)
+	case need > 0:
+		p.want = int32(min(need, maxFrame-1<<16))
+	}
+	if f.readReplica >= 0 && f.readReplica != l.id {
+		p.replica, p.replicaUntil = f.readReplica, time.Now().Add(replicaLease)
+		p.leader = noLeader
+		r.version++
+		r.changed.Broadcast()
+	} else if p.replica == l.id && time.Now().After(p.replicaUntil) {
+		p.replica, p.leader = noLeader, noLeader
+		r.version++
+		r.changed.Broadcast()
+	}
+}
+
+// corrupt handles bytes at the partition's position that cannot be read. r.mu is held.
+func (l *fetchLeg) corrupt(p *inPart, err error) {
+	where := record.Position{TopicPartition: p.tp, Offset: p.pos}.String()
+	e := &broker.Error{Op: string(reqFetch), Where: where, Kind: broker.ErrCorrupt, Cause: err}
+	if errors.Is(err, errOldFormat) {
+		e.Kind = broker.ErrUnsupported
+		l.r.fail(p, e)
+		return
+	}
+	p.corrupt++
+	if p.corrupt >= corruptTries || errors.Is(err, errInflated) {
+		l.r.fail(p, e)
+		return
+	}
+	l.r.again(p, reqFetch, e)
+}
+
+// code handles an error that was answered for one partition. r.mu is held.
+func (l *fetchLeg) code(p *inPart, f *fetched) {
+	where := p.tp.String()
+	switch f.code {
+	case sarama.ErrOffsetOutOfRange:
+		where = record.Position{TopicPartition: p.tp, Offset: p.pos}.String()
+	case sarama.ErrTopicAuthorizationFailed:
+		where = p.tp.Topic
+	}
+	err := codeError(reqFetch, where, f.code)
+	replica := p.replica == l.id
+	p.replica = noLeader
+	_, react := classify(reqFetch, f.code)
+	switch {
+	case f.code == sarama.ErrInvalidMessage:
+		l.corrupt(p, err)
+	case replica && f.code == sarama.ErrOffsetOutOfRange:
+		// A follower may lag behind what its leader has shown: only the leader's word counts.
+		l.r.again(p, reqFetch, &broker.Error{Op: string(reqFetch), Where: where, Kind: broker.ErrUnreachable, Cause: err})
+	case react == stop:
+		l.r.fail(p, err)
+	case react == again:
+		p.tries++
+		p.retryAt = time.Now().Add(backoff(p.tries-1, 5*time.Millisecond, time.Second))
+		l.r.c.heals(reqFetch, where, err)
+	default:
+		l.r.again(p, reqFetch, err)
+	}
+}

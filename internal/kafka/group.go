@@ -1,0 +1,396 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/record"
+)
+
+// Join implements broker.Cluster: membership by sarama's ConsumerGroup, cooperative and static. It
+// returns nil when ctx ends. A static member does not leave then: its partitions wait for its
+// successor until the session timeout; LeaveGroup moves them at once.
+//
+// The gate between commits and rebalances is soft: commits with the old generation go on while a
+// join is pending, since the coordinator takes them until it completes. The price is at most one
+// ErrIllegalGeneration per rebalance; a hard gate would stop every member for the whole join.
+//
+// Within one rebalance the handler hears first Assigned with the new generation and everything that
+// is owned, partitions that are about to go included, then Revoked for those, and after the next
+// join Assigned without them.
+func (c *Cluster) Join(ctx context.Context, g broker.GroupConfig, h broker.GroupHandler) error {
+	groupDefaults(&g)
+	m := &membership{c: c, g: g, h: h, owned: map[record.TopicPartition]bool{}}
+	var unknownSince time.Time
+	for n := 0; ; n++ {
+		begin := time.Now()
+		err := m.session(ctx)
+		m.end(ctx.Err() == nil)
+		if ctx.Err() != nil {
+			return nil
+		}
+		kind := kindOf(err)
+		switch {
+		case err == nil:
+			unknownSince = time.Time{}
+		case kind == broker.ErrUnknownTopic:
+			if unknownSince.IsZero() {
+				unknownSince = begin
+			}
+			if time.Since(unknownSince) > unknownLimit {
+				return err
+			}
+		case fatal(kind):
+			return err
+		}
+		if time.Since(begin) > 10*time.Second {
+			n = 0
+		}
+		if err != nil {
+			c.heals(reqJoin, g.Group, err)
+		}
+		if sleep(ctx, backoff(n, 20*time.Millisecond, time.Second)) != nil {
+			return nil
+		}
+	}
+}
+
+func groupDefaults(g *broker.GroupConfig) {
+	if g.SessionTimeout <= 0 {
+		g.SessionTimeout = 45 * time.Second
+	}
+	if g.HeartbeatInterval <= 0 {
+		g.HeartbeatInterval = g.SessionTimeout / 15
+	}
+	if g.RebalanceTimeout <= 0 {
+		g.RebalanceTimeout = 60 * time.Second
+	}
+}
+
+// membership is the state of one Join. It is sarama's handler.
+type membership struct {
+	c *Cluster
+	g broker.GroupConfig
+	h broker.GroupHandler
+
+	calls sync.Mutex // held during a call of h: they come one at a time. Taken before mu.
+
+	mu         sync.Mutex // guards the fields below
+	sess       sarama.ConsumerGroupSession
+	generation int32
+	owned      map[record.TopicPartition]bool // as h was told
+	target     []record.TopicPartition        // as the last assignment says
+	announced  bool                           // h knows of target
+	revoking   *revocation
+}
+
+// revocation is a call of Revoked under way.
+type revocation struct {
+	gone []record.TopicPartition
+	done chan struct{}
+}
+
+// session joins and stays a member until something ends it. Nil: ended, join again.
+func (m *membership) session(ctx context.Context) error {
+	conf, err := m.config()
+	if err != nil {
+		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
+	}
+	if err := conf.Validate(); err != nil {
+		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
+	}
+	defer conf.MetricRegistry.UnregisterAll()
+	client, err := await(ctx, m.c, func() (sarama.Client, error) { return sarama.NewClient(m.c.conf.Brokers, conf) },
+		func(cl sarama.Client) { _ = cl.Close() })
+	if err != nil {
+		return m.c.openError(err)
+	}
+	defer client.Close()
+	group, err := sarama.NewConsumerGroupFromClient(m.g.Group, memberClient{client, sarama.NewBroker("nowhere:0")})
+	if err != nil {
+		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		for err := range group.Errors() {
+			m.c.heals(reqJoin, m.g.Group, err)
+		}
+	})
+	defer group.Close()
+	// Consume may wait for a coordinator that is down without looking at ctx: closing the client ends that.
+	over := make(chan struct{})
+	defer close(over)
+	wg.Go(func() {
+		select {
+		case <-over:
+			return
+		case <-ctx.Done():
+		}
+		select {
+		case <-over:
+		case <-time.After(2 * time.Second):
+			_ = client.Close()
+		}
+	})
+	err = group.Consume(ctx, m.topics(), m)
+	return m.ended(err)
+}
+
+// ended finds out why a session ended. Nil if joining again is all there is to do.
+func (m *membership) ended(err error) error {
+	m.mu.Lock()
+	sess := m.sess
+	m.mu.Unlock()
+	var code sarama.KError
+	if !errors.As(err, &code) && sess != nil {
+		errors.As(context.Cause(sess.Context()), &code)
+	}
+	if code != 0 {
+		where := m.g.Group
+		if code == sarama.ErrFencedInstancedId {
+			where += " instance " + m.g.Instance
+		}
+		return codeError(reqJoin, where, code)
+	}
+	if err == nil {
+		return nil
+	}
+	return wrap(reqJoin, m.g.Group, err)
+}
+
+// config is the membership client's: nothing is fetched or committed with it.
+func (m *membership) config() (*sarama.Config, error) {
+	s, err := m.c.conf.saramaConfig(plainDialer{&m.c.conf})
+	if err != nil {
+		return nil, err
+	}
+	c := &s.Consumer
+	c.Return.Errors = true
+	c.Offsets.AutoCommit.Enable = false
+	c.Offsets.Initial = sarama.OffsetOldest
+	// sarama looks up the committed offset of each claim. We do not use it: what is read, from where,
+	// is CommittedOffsets' business. With ReadCommitted the lookup would wait for open transactions.
+	c.IsolationLevel = sarama.ReadUncommitted
+	c.Group.ResetInvalidOffsets = false
+	c.Group.InstanceId = m.g.Instance
+	c.Group.Session.Timeout = m.g.SessionTimeout
+	c.Group.Heartbeat.Interval = m.g.HeartbeatInterval
+	c.Group.Rebalance.Timeout = m.g.RebalanceTimeout
+	c.Group.Rebalance.Retry.Max, c.Group.Rebalance.Retry.Backoff = 50, 100*time.Millisecond
+	c.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{&strategy{
+		sets: m.g.CoPartitioned, userData: m.userData, assigned: m.onAssignment,
+	}}
+	// A changed number of partitions is noticed by the group's leader this often.
+	s.Metadata.RefreshFrequency = time.Minute
+	s.Metadata.Retry.Max, s.Metadata.Retry.Backoff = 200, 50*time.Millisecond
+	// JoinGroup is answered when every member has joined, at the latest after the rebalance timeout.
+	s.Net.ReadTimeout = m.g.RebalanceTimeout + requestTimeout
+	s.ChannelBufferSize = 16
+	return s, nil
+}
+
+func (m *membership) topics() []string {
+	var out []string
+	for _, set := range m.g.CoPartitioned {
+		out = append(out, set...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// userData is called just before JoinGroup goes out. By then every revoked partition is released:
+// sarama waits for the claims to return, but not for one that was revoked before it had begun.
+func (m *membership) userData() []byte {
+	m.mu.Lock()
+	rev := m.revoking
+	m.mu.Unlock()
+	if rev != nil {
+		<-rev.done
+	}
+	if m.g.UserData == nil {
+		return nil
+	}
+	return m.g.UserData()
+}
+
+// onAssignment is called just after SyncGroup was answered, before sarama acts on the answer.
+func (m *membership) onAssignment(topics map[string][]int32, generation int32) {
+	m.calls.Lock()
+	defer m.calls.Unlock()
+	m.mu.Lock()
+	m.generation = generation
+	m.target, m.announced = nil, false
+	keep := map[record.TopicPartition]bool{}
+	for t, ps := range topics {
+		for _, p := range ps {
+			tp := record.TopicPartition{Topic: t, Partition: record.Partition(p)}
+			m.target = append(m.target, tp)
+			keep[tp] = true
+		}
+	}
+	var gone []record.TopicPartition
+	for tp := range m.owned {
+		if !keep[tp] {
+			gone = append(gone, tp)
+		}
+	}
+	sortPartitions(gone)
+	sess := m.sess
+	// A member that owns something keeps its member ID through a join. One that owns nothing may
+	// have got a new one, which is known once the first claim begins; so is a new session's.
+	known := sess != nil && (len(m.owned) > 0 || len(m.target) == 0)
+	if len(gone) > 0 {
+		m.revoking = &revocation{gone: gone, done: make(chan struct{})}
+	}
+	rev := m.revoking
+	m.mu.Unlock()
+	if known {
+		m.announce(sess)
+	}
+	if len(gone) > 0 {
+		m.c.wg.Go(func() { m.revoke(sess.Context(), rev) })
+	}
+}
+
+// announce calls Assigned unless it has been. m.calls is held.
+func (m *membership) announce(sess sarama.ConsumerGroupSession) {
+	m.mu.Lock()
+	if m.announced {
+		m.mu.Unlock()
+		return
+	}
+	m.announced = true
+	for _, tp := range m.target {
+		m.owned[tp] = true
+	}
+	owned := m.list()
+	meta := broker.GroupMeta{Group: m.g.Group, Member: sess.MemberID(), Instance: m.g.Instance, Generation: m.generation}
+	m.mu.Unlock()
+	m.h.Assigned(meta, owned)
+}
+
+// list returns what is owned, in order. m.mu is held.
+func (m *membership) list() []record.TopicPartition {
+	out := make([]record.TopicPartition, 0, len(m.owned))
+	for tp := range m.owned {
+		out = append(out, tp)
+	}
+	sortPartitions(out)
+	return out
+}
+
+func sortPartitions(tps []record.TopicPartition) {
+	slices.SortFunc(tps, func(a, b record.TopicPartition) int {
+		if c := strings.Compare(a.Topic, b.Topic); c != 0 {
+			return c
+		}
+		return int(a.Partition) - int(b.Partition)
+	})
+}
+
+// revoke calls Revoked and lets the claims go.
+func (m *membership) revoke(ctx context.Context, rev *revocation) {
+	ctx, cancel := context.WithTimeout(ctx, m.g.RebalanceTimeout)
+	defer cancel()
+	m.calls.Lock()
+	m.h.Revoked(ctx, rev.gone)
+	m.mu.Lock()
+	for _, tp := range rev.gone {
+		delete(m.owned, tp)
+	}
+	m.revoking = nil
+	m.mu.Unlock()
+	m.calls.Unlock()
+	close(rev.done)
+}
+
+// end forgets a session and, if that was not our own will, tells the handler what is lost.
+func (m *membership) end(lost bool) {
+	m.mu.Lock()
+	rev := m.revoking
+	m.mu.Unlock()
+	if rev != nil {
+		<-rev.done
+	}
+	m.calls.Lock()
+	defer m.calls.Unlock()
+	m.mu.Lock()
+	gone := m.list()
+	clear(m.owned)
+	m.sess, m.target, m.announced = nil, nil, false
+	m.mu.Unlock()
+	if lost && len(gone) > 0 {
+		m.h.Lost(gone)
+	}
+}
+
+// Setup implements sarama.ConsumerGroupHandler: a new session.
+func (m *membership) Setup(sess sarama.ConsumerGroupSession) error {
+	m.calls.Lock()
+	defer m.calls.Unlock()
+	m.mu.Lock()
+	m.sess, m.generation = sess, sess.GenerationID()
+	m.mu.Unlock()
+	m.announce(sess)
+	return nil
+}
+
+// Cleanup implements sarama.ConsumerGroupHandler.
+func (m *membership) Cleanup(sarama.ConsumerGroupSession) error { return nil }
+
+// ConsumeClaim implements sarama.ConsumerGroupHandler: "this partition is ours". Nothing is read
+// through the claim. It returns only when the claim ends: sarama ends the whole session otherwise.
+func (m *membership) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
+	if p, ok := claim.(sarama.PartitionConsumer); ok {
+		p.Pause()
+	}
+	m.calls.Lock()
+	m.announce(sess)
+	m.calls.Unlock()
+	for range claim.Messages() {
+	}
+	tp := record.TopicPartition{Topic: claim.Topic(), Partition: record.Partition(claim.Partition())}
+	m.mu.Lock()
+	rev := m.revoking
+	m.mu.Unlock()
+	if rev != nil && slices.Contains(rev.gone, tp) {
+		<-rev.done
+	}
+	return nil
+}
+
+// memberClient keeps sarama's claims from touching a broker: they are paused, and a broker that is
+// never opened is their leader. Otherwise each claim would ask for two offsets and might fetch once,
+// and a committed offset that is out of range, which is ours to judge, would end the session.
+type memberClient struct {
+	sarama.Client
+	nowhere *sarama.Broker
+}
+
+// GetOffset answers without asking: every offset is in range.
+func (memberClient) GetOffset(_ string, _ int32, at int64) (int64, error) {
+	if at == sarama.OffsetNewest {
+		return math.MaxInt64, nil
+	}
+	return 0, nil
+}
+
+// Leader returns a broker that is never opened.
+func (m memberClient) Leader(string, int32) (*sarama.Broker, error) { return m.nowhere, nil }
+
+// LeaderAndEpoch returns a broker that is never opened.
+func (m memberClient) LeaderAndEpoch(string, int32) (*sarama.Broker, int32, error) {
+	return m.nowhere, -1, nil
+}
+
+// PartitionNotReadable would delay a claim while a leader is elected.
+func (memberClient) PartitionNotReadable(string, int32) bool { return false }
