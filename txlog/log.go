@@ -1,8 +1,6 @@
 package txlog
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -23,8 +21,10 @@ type Options struct {
 	// times the CPU, and the latency of the disk). Without it a commit survives the death of the
 	// process only, and after a crash of the machine everything is restored. Default false.
 	Power bool
-	// BootID names this boot of the machine. Default: what the kernel says. For tests.
-	BootID func() string
+	// BootID names this boot of the machine, NewInstanceID draws the name of a new directory.
+	// Default: both ask the kernel. For tests.
+	BootID        func() string
+	NewInstanceID func() (string, error)
 	// MinFreeBytes is the free space below which nothing is written. Default 0: the larger of 256 MB
 	// and four memtables plus the largest compaction.
 	MinFreeBytes uint64
@@ -52,6 +52,9 @@ func (o *Options) fill() error {
 	}
 	if o.BootID == nil {
 		o.BootID = bootID
+	}
+	if o.NewInstanceID == nil {
+		o.NewInstanceID = drawInstanceID
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -264,11 +267,11 @@ func (l *Log) describe(last session, in inspection) error {
 		l.state.Cluster = before.Cluster
 	}
 	if l.state.Instance == "" {
-		id := make([]byte, 8)
-		if _, err := rand.Read(id); err != nil {
+		id, err := l.o.NewInstanceID()
+		if err != nil {
 			return fmt.Errorf("txlog: instance ID: %w", err)
 		}
-		l.state.Instance = hex.EncodeToString(id)
+		l.state.Instance = id
 	}
 	if l.state == before {
 		return nil

@@ -3,8 +3,10 @@
 package txlog
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,6 +82,21 @@ func bootID() string {
 		return ""
 	}
 	return strings.TrimSpace(string(b))
+}
+
+// drawInstanceID returns 16 random hexadecimal digits. It is drawn once for each directory, so that no
+// replay depends on it.
+func drawInstanceID() (string, error) {
+	f, err := os.Open("/dev/urandom")
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	var b [8]byte
+	if _, err := io.ReadFull(f, b[:]); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(b[:]), nil
 }
 
 // transient says that an error comes from the process or the machine, not from the content of the
