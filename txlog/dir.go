@@ -47,10 +47,11 @@ const (
 	phaseClosed  phase = "closed"  // stopped cleanly
 )
 
-// maxOpenAttempts is how often in a row an open may die before its store is doubted. One death may
-// be a kill that came at that moment, which Badger survives; two are a sign that it is the content
-// that kills the process, in one of Badger's goroutines, where nothing can be recovered.
-const maxOpenAttempts = 2
+// maxOpenAttempts is how often in a row an open may die before its store is doubted. A few deaths
+// may be kills that came at that moment, which Badger survives and which must not cost a full
+// restore: what inspect has read is known to be good. So many are a sign that it is the content that
+// ends the process after all, in one of Badger's goroutines, where nothing can be recovered.
+const maxOpenAttempts = 5
 
 // session is the life-cycle record of the store.
 type session struct {
@@ -86,6 +87,14 @@ func readJSON(dir, name string, into any) (ok bool, err error) {
 
 // writeJSON replaces a file as a whole: after any crash there is the old one or the new one.
 func writeJSON(dir, name string, v any) error {
+	if err := replaceJSON(dir, name, v, true); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// replaceJSON does the same; without sync only for the death of the process.
+func replaceJSON(dir, name string, v any, sync bool) error {
 	line, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("txlog: %s: %w", name, err)
@@ -93,22 +102,22 @@ func writeJSON(dir, name string, v any) error {
 	line = append(line, '\n')
 	text := fmt.Appendf(line, "crc %08x\n", crc32.Checksum(line, castagnoli))
 	path := filepath.Join(dir, name)
-	if err := writeSynced(path+".tmp", text); err != nil {
+	if err := writeFile(path+".tmp", text, sync); err != nil {
 		return err
 	}
 	if err := os.Rename(path+".tmp", path); err != nil {
 		return fmt.Errorf("txlog: %w", err)
 	}
-	return syncDir(dir)
+	return nil
 }
 
-func writeSynced(path string, b []byte) error {
+func writeFile(path string, b []byte, sync bool) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return fmt.Errorf("txlog: %w", err)
 	}
 	_, err = f.Write(b)
-	if err == nil {
+	if err == nil && sync {
 		err = f.Sync()
 	}
 	if err := errors.Join(err, f.Close()); err != nil {

@@ -244,7 +244,8 @@ func (l *Log) start(last session, in inspection) error {
 	err = l.load(last, in)
 	if err == nil {
 		now.Phase, now.Attempt = phaseOpen, 0
-		err = writeJSON(l.o.Dir, sessionName, now)
+		// Without sync: if the machine dies before it reaches the disk, the phase before says the same.
+		err = replaceJSON(l.o.Dir, sessionName, now, l.o.Power)
 	}
 	if err != nil {
 		return errors.Join(err, s.close())

@@ -118,7 +118,7 @@ func (o *Operator) sealed(gen uint64) (*seal, error) {
 	return g.seal, nil
 }
 
-// Filter returns the snapshot that [Operator.Seal] was given. [ErrDamaged] if it is not complete
+// Filter returns the snapshot that [Operator.Seal] was given, nil if it was given none. [ErrDamaged] if it is not complete
 // or its checksum is wrong: then build the filter again from the runs.
 func (o *Operator) Filter(gen uint64) ([]byte, error) {
 	s, err := o.sealed(gen)
@@ -146,6 +146,9 @@ func (o *Operator) Filter(gen uint64) ([]byte, error) {
 		return nil, o.wrap(fmt.Errorf("generation %d: %w: filter of %d bytes, %d are there",
 			gen, ErrDamaged, s.filterBytes, total))
 	}
+	if total == 0 {
+		return nil, nil
+	}
 	filter := make([]byte, 0, total)
 	err = o.task.log.kv.each(prefix, nil, func(e entry) ([]byte, error) {
 		value, err := e.value()
@@ -162,8 +165,8 @@ func (o *Operator) Filter(gen uint64) ([]byte, error) {
 }
 
 // Seal turns a generation from blocks into sorted runs and a filter. run returns the entries of a
-// slot, sorted, nil if there are none; it is called once per slot, in order, and may use the same
-// memory again. Of g, Number, EntryBytes, Slots (a power of two), IDs (the sum of the runs), From
+// slot, sorted, nil if there are none; it is called once per slot, in order, and neither its bytes nor
+// the filter may change until Seal returns. Of g, Number, EntryBytes, Slots (a power of two), IDs (the sum of the runs), From
 // and To are used.
 //
 // It may run in another goroutine while batches are applied. The generation takes no IDs from
@@ -181,7 +184,8 @@ func (o *Operator) Seal(g record.Generation, run func(slot uint32) []byte, filte
 	s := &sealer{
 		o: o, live: live, task: o.task.number(),
 		marker: seal{
-			entryBytes: g.EntryBytes, slots: g.Slots, ids: g.IDs, logged: live.ids, from: g.From, to: g.To,
+			entryBytes: g.EntryBytes, slots: g.Slots, ids: g.IDs, logged: live.ids,
+			from: g.From.UTC(), to: g.To.UTC(),
 			filterBytes: uint64(len(filter)), filterCRC: crc32.Checksum(filter, castagnoli),
 		},
 	}
@@ -248,7 +252,7 @@ func (s *sealer) do(run func(slot uint32) []byte, filter []byte) error {
 		}
 		s.ids += uint64(len(entries) / s.marker.entryBytes)
 		s.marker.runs++
-		if err := s.add(kindRun, slot, bytes.Clone(entries)); err != nil {
+		if err := s.add(kindRun, slot, entries); err != nil {
 			return err
 		}
 	}
