@@ -36,6 +36,19 @@ type Runtime interface {
 	Counter(c CounterID) *uint64
 }
 
+// Environment is the part of a Runtime that only some operators need: sources that fall back to the
+// position as a record's ID, and sinks with a Partition function. NewChain refuses a sub-topology
+// with such an operator if its Runtime does not implement it.
+type Environment interface {
+	Runtime
+	// ClusterID is the ID of the Kafka cluster, never empty.
+	ClusterID() string
+	// TopicID is the UUID of an input topic (its full name), never empty.
+	TopicID(topic string) string
+	// Partitions is the number of partitions of a sink's topic.
+	Partitions(sink int) int32
+}
+
 // Store is the untyped face of a state store: the changes of the open transaction over the committed
 // content. Returned bytes must not be changed and are valid until the record in hand is done.
 type Store interface {
@@ -76,6 +89,7 @@ const (
 	CounterNullKey            CounterKind = "dropped/null_key"    //
 	CounterNullValue          CounterKind = "dropped/null_value"  //
 	CounterLate               CounterKind = "dropped/late"        //
+	CounterNoMatch            CounterKind = "dropped/no_match"    // a branch without a case for the record
 	CounterChecked            CounterKind = "dedup/checked"       // IDs looked up
 	CounterDuplicateCommitted CounterKind = "dedup/dup_committed" // first one found in the committed log
 	CounterDuplicateOpen      CounterKind = "dedup/dup_open"      // first one in the same transaction
@@ -98,6 +112,10 @@ type CounterID struct {
 // Chain is a task's instance of a sub-topology. Not safe for concurrent use.
 type Chain struct {
 	// Sources has one entry for each source of the sub-topology, in Subtopology.Sources' order.
+	//
+	// An error is an *OperatorError if the record is to blame: its policy decides. Any other error came
+	// from the Runtime (a store that cannot be read) and is no record's fault: never skip one. Panics
+	// of user code are errors (PanicError); any other panic, and a broken invariant, goes through.
 	Sources []func(in *broker.Record) error
 }
 

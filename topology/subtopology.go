@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/streamd/streamd/dedup"
+	"github.com/streamd/streamd/internal/broker"
 )
 
 // Subtopology is a connected part of a topology. Its tasks, one for each partition of its input, run
@@ -34,18 +35,22 @@ func (s *Subtopology) Stateful() bool { return len(s.Dedups)+len(s.Stores) > 0 }
 // Source is an input topic.
 type Source struct {
 	Name string
-	// Topic is the topic's name; for an Internal one without the application's prefix, see Topology.RepartitionTopic.
+	// Topic is the topic's name; for an Internal one the name that Topology.RepartitionTopic turns into the topic's.
 	Topic    string
 	Internal bool // a repartition topic
 	// IDHeader is set for internal topics: the header that carries the record's ID.
 	IDHeader string
+	// Timestamp is nil, or the event time of a record of a source with a Timestamp option: what stream time
+	// and the choice between inputs go by, instead of the record's own. An error means that the
+	// record cannot be decoded (then the chain fails for it, too, and its policy decides).
+	Timestamp func(in *broker.Record) (time.Time, error)
 }
 
 // Sink is an output topic.
 type Sink struct {
 	Name     string
-	Topic    string
-	Internal bool // a repartition topic
+	Topic    string // as in Source
+	Internal bool   // a repartition topic
 	// Partitions is the number of partitions of a repartition topic; 0: the largest of the sub-topology's inputs.
 	Partitions int32
 }

@@ -1,0 +1,161 @@
+package topology
+
+import (
+	"fmt"
+
+	"github.com/streamd/streamd/serde"
+)
+
+// Builder collects the operators of one application. It is used from one goroutine.
+type Builder struct {
+	app      string
+	nodes    []*node
+	kinds    map[string]int // unnamed operators so far, for their names
+	problems []*Problem
+	built    bool
+}
+
+// New starts the topology of an application. Its name is the consumer group, the prefix of the
+// transactional IDs and of the internal topics: it must not change while there is state.
+func New(app string) *Builder { return &Builder{app: app, kinds: map[string]int{}} }
+
+// The kinds of operators.
+const (
+	kindSource    = "source"
+	kindMap       = "map"
+	kindMapValues = "map_values"
+	kindFilter    = "filter"
+	kindFlatMap   = "flat_map"
+	kindKeyBy     = "key_by"
+	kindDedup     = "dedup"
+	kindAggregate = "aggregate"
+	kindProcess   = "process"
+	kindBranch    = "branch"
+	kindMerge     = "merge"
+	kindSink      = "to"
+)
+
+// node is an operator as it is described. It holds no state of any task.
+type node struct {
+	name   string
+	kind   string
+	opts   options
+	inputs []*node
+	// outputs are in the order in which records go to them.
+	outputs []edge
+
+	source *Source
+	sink   *Sink
+	dedup  *DedupSpec
+	stores []StateStore
+	ports  int
+	// freePort needs no operator behind it, if ports is greater: what a branch has no case for.
+	freePort int
+
+	// instantiate makes the operator for one task: a step[K, V] of its input's types, or the entry of a source.
+	instantiate func(c *instance, n *node) any
+}
+
+// edge leads to an operator from one of the ports of another.
+type edge struct {
+	to   *node
+	port int // 0 but for a branch
+}
+
+// Stream is the output of an operator: records of one key and one value type, in partition order.
+// It is a description; several operators may use one, each gets every record.
+type Stream[K, V any] struct {
+	b    *Builder
+	from *node
+	port int
+
+	keys   serde.Serde[K] // nil: not known
+	values serde.Serde[V] // nil: not known
+	// unchanged says that the value is still the one that the source decoded.
+	unchanged bool
+	// rekeyed is the operator that may have changed keys since the records were put into partitions by key.
+	rekeyed *node
+}
+
+// WithKeys returns the stream with a serde for its keys, for operators that must write them. It is needed only
+// after an operator that changed the keys' type.
+func (s *Stream[K, V]) WithKeys(keys serde.Serde[K]) *Stream[K, V] {
+	t := *s
+	t.keys = keys
+	return &t
+}
+
+// WithValues returns the stream with a serde for its values, for operators that must write them (KeyBy,
+// Dedup with ScopeStream or ComparePayload). It is needed only after an operator that changed their type.
+func (s *Stream[K, V]) WithValues(values serde.Serde[V]) *Stream[K, V] {
+	t := *s
+	t.values = values
+	return &t
+}
+
+// upstream is what add needs to know of a stream.
+type upstream interface{ origin() (*Builder, *node, int) }
+
+func (s *Stream[K, V]) origin() (*Builder, *node, int) { return s.b, s.from, s.port }
+
+// add appends an operator behind the given streams. An empty name is replaced by kind and number.
+func (b *Builder) add(n *node, inputs ...upstream) *node {
+	if n.name == "" {
+		n.name = b.invent(n.kind)
+	}
+	n.ports = max(n.ports, 1)
+	if b.built {
+		// What is built is shared by tasks and must not change under them.
+		b.problem(n, "builder", "added after Build")
+		return n
+	}
+	b.nodes = append(b.nodes, n)
+	for _, in := range inputs {
+		of, from, port := in.origin()
+		if of != b {
+			b.problem(n, "builder", "its inputs belong to different builders")
+			continue
+		}
+		for _, e := range from.outputs {
+			if e.to == n {
+				b.problem(n, "duplicate-name", fmt.Sprintf("gets the output of %q more than once: every record would count again", from.name))
+			}
+		}
+		from.outputs = append(from.outputs, edge{to: n, port: port})
+		n.inputs = append(n.inputs, from)
+	}
+	return n
+}
+
+func (b *Builder) problem(n *node, rule, what string) {
+	b.problems = append(b.problems, &Problem{Operator: n.name, Rule: rule, What: what})
+}
+
+// require notes a problem unless ok.
+func (b *Builder) require(ok bool, n *node, rule, what string) {
+	if !ok {
+		b.problem(n, rule, what)
+	}
+}
+
+// stateName is the name of an operator that must have one. If it has none that is a problem, and it gets one
+// by which the problem can be told.
+func (b *Builder) stateName(kind, name string) string {
+	if name != "" {
+		return name
+	}
+	n := &node{kind: kind, name: b.invent(kind)}
+	b.problem(n, "name", "has no name: what is kept under an invented one would be lost when operators are added")
+	return n.name
+}
+
+func (b *Builder) invent(kind string) string {
+	b.kinds[kind]++
+	return fmt.Sprintf("%s-%d", kind, b.kinds[kind])
+}
+
+// keep returns the serde if it fits the new type too, so that an operator that keeps the type keeps the serde.
+func keep[T, U any](s serde.Serde[T]) serde.Serde[U] {
+	same, _ := any(s).(serde.Serde[U])
+	return same
+}
