@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+const (
+	runLine = "run | w3 tuned commit.interval.ms=1000 | rec/s=28189 cpu_us=47.58 rss_mib=875 others_cores=0.05 | CORRECT inputs=1000000 outputs=949906 missing=0"
+	latLine = "latency | w2 default | rate=1000 samples=30000 lost=0 p50=69.1 p99=150.0 max=200.5 ms app_cores=0.2"
+)
+
+func TestParseResult(t *testing.T) {
+	for _, c := range []struct {
+		line  string
+		wrong bool
+		want  map[string]float64
+	}{
+		{runLine, false, map[string]float64{"rec/s": 28189, "cpu_us": 47.58, "inputs": 1e6}},
+		{strings.Replace(runLine, "CORRECT", "WRONG", 1), true, nil},
+		{strings.Replace(runLine, "CORRECT ", "", 1), true, nil},
+		{latLine, false, map[string]float64{"p50": 69.1, "p99": 150}},
+		{strings.Replace(latLine, "lost=0", "lost=1", 1), true, nil},
+		{"recovery | w3 exec | step=kill FAILED no 'first-record'", true, nil},
+		{"recovery | w3 exec | step=kill first_output_s=0.52 restored=0", false, map[string]float64{"first_output_s": 0.52}},
+		{"recovery-check | w3 exec | steps=kill state_mib=80.2 CORRECT inputs=5", false, map[string]float64{"state_mib": 80.2}},
+		{"recovery-check | w3 exec | steps=kill state_mib=80.2 WRONG inputs=5", true, nil},
+	} {
+		r, ok := parseResult(c.line + "\n")
+		if !ok || r.wrong != c.wrong {
+			t.Errorf("%s: ok %v, wrong %v", c.line, ok, r.wrong)
+		}
+		for k, v := range c.want {
+			if r.figures[k] != v {
+				t.Errorf("%s: %s = %v, want %v", c.line, k, r.figures[k], v)
+			}
+		}
+		if _, ok := r.figures["commit.interval.ms"]; ok {
+			t.Error("a setting was taken for a figure")
+		}
+	}
+	for _, line := range []string{"", "loaded 1000000 records in 6.00 s", "run | half a line", "other | a | b=1"} {
+		if _, ok := parseResult(line); ok {
+			t.Errorf("%q was taken for a result", line)
+		}
+	}
+}
+
+func of(system, figure string, values ...float64) series {
+	s := series{system: system}
+	for _, v := range values {
+		s.results = append(s.results, result{figures: map[string]float64{figure: v}})
+	}
+	return s
+}
+
+func TestMedianAndBest(t *testing.T) {
+	if v, ok := of("a", "x", 9, 1, 5).median("x"); !ok || v != 5 {
+		t.Errorf("odd: %v, %v", v, ok)
+	}
+	if v, ok := of("a", "x", 9, 1, 5, 7).median("x"); !ok || v != 6 {
+		t.Errorf("even: %v, %v", v, ok)
+	}
+	if _, ok := of("a", "x", 1).median("y"); ok {
+		t.Error("a median of nothing")
+	}
+	all := []series{of("a", "x", 3), of("b", "x", 7), of("c", "y", 100)}
+	if v, ok := best(all, "x", true); !ok || v != 7 {
+		t.Errorf("highest: %v, %v", v, ok)
+	}
+	if v, ok := best(all, "x", false); !ok || v != 3 {
+		t.Errorf("lowest: %v, %v", v, ok)
+	}
+}
+
+func TestTable(t *testing.T) {
+	tab := table{
+		title:   "T",
+		rows:    []row{{"records/s", "x", true, "%.0f"}, {"absent", "z", false, "%.0f"}},
+		streamd: of("s", "x", 800), plain: of("p", "x", 100), tuned: []series{of("t", "x", 100), of("u", "x", 200)},
+	}
+	var b bytes.Buffer
+	if err := tab.write(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := "| records/s | 800 | 100 | 8.00x | 200 | 4.00x |\n"
+	if !strings.HasSuffix(strings.TrimRight(b.String(), "\n")+"\n", want) || strings.Contains(b.String(), "absent") {
+		t.Errorf("got\n%swant the last line\n%s", b.String(), want)
+	}
+}
+
+// TestNoPeer: who runs it without the peer is told what it expects.
+func TestNoPeer(t *testing.T) {
+	for _, dir := range []string{"", t.TempDir()} {
+		_, err := preparePeer(t.Context(), dir, t.TempDir(), "", io.Discard)
+		if !errors.Is(err, errNoPeer) || !strings.Contains(err.Error(), "PEER") {
+			t.Errorf("%q: %v", dir, err)
+		}
+	}
+}
