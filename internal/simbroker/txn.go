@@ -1,0 +1,283 @@
+package simbroker
+
+import (
+	"sort"
+	"time"
+
+	"github.com/streamd/streamd/record"
+)
+
+// txnState is a state of the transaction coordinator.
+type txnState uint8
+
+// empty/complete --AddPartitions--> ongoing --EndTxn--> prepareX --all markers written--> completeX
+// ongoing --timeout or InitProducerId--> prepareAbort, with the epoch raised
+const (
+	txnEmpty txnState = iota
+	txnOngoing
+	txnPrepareCommit
+	txnPrepareAbort
+	txnCompleteCommit
+	txnCompleteAbort
+)
+
+// maxEpoch is the last epoch that a client gets; then the producer ID changes.
+const maxEpoch = 32766
+
+// transaction is what the coordinator knows of one transactional ID.
+type transaction struct {
+	id        string
+	pid       int64
+	epoch     int16
+	lastEpoch int16 // the epoch before the last raise, -1: none. With it, InitProducerId may be repeated (KIP-360).
+	lastPID   int64 // the producer ID before the last change, -1: none
+	timeout   time.Duration
+	state     txnState
+	started   time.Time
+	parts     []record.TopicPartition // in the order in which they were added; offsetsPartition is one of them
+	markers   int                     // still to be written
+}
+
+func (t *transaction) has(tp record.TopicPartition) bool {
+	for _, p := range t.parts {
+		if p == tp {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *transaction) deciding() bool {
+	return t.state == txnPrepareCommit || t.state == txnPrepareAbort
+}
+
+// marker is a commit or abort marker on its way to a partition.
+type marker struct {
+	due    time.Time
+	held   bool // waits for ReleaseMarkers
+	tp     record.TopicPartition
+	txn    *transaction
+	pid    int64
+	epoch  int16
+	commit bool
+}
+
+// initProducer is InitProducerId. pid and epoch are -1 for a process that has none yet.
+func (b *Broker) initProducer(id string, timeout time.Duration, pid int64, epoch int16) (int64, int16, Code) {
+	if timeout <= 0 || timeout > maxTransactionTimeoutMillis*time.Millisecond {
+		return -1, -1, InvalidTransactionTimeout
+	}
+	t := b.txns[id]
+	if t == nil {
+		b.nextPID++
+		t = &transaction{id: id, pid: b.nextPID, epoch: -1, lastEpoch: -1, lastPID: -1}
+		b.txns[id] = t
+		pid, epoch = -1, -1 // an expired ID: nobody can be fenced by it
+	}
+	rotated := pid == t.lastPID && epoch >= maxEpoch
+	if pid >= 0 && pid != t.pid && !rotated {
+		return -1, -1, ProducerFenced
+	}
+	switch {
+	case t.deciding():
+		return -1, -1, ConcurrentTransactions
+	case t.state == txnOngoing:
+		// The epoch that is asked with is looked at only after the abort: this is why a zombie's
+		// InitProducerId, itself refused, ends the new owner's open transaction.
+		b.fence(t)
+		return -1, -1, ConcurrentTransactions
+	}
+	switch {
+	case pid >= 0 && !rotated && epoch == t.lastEpoch && epoch != t.epoch:
+		// The raise has happened (a repeated request, or the coordinator fenced us by a timeout).
+	case pid >= 0 && !rotated && epoch != t.epoch:
+		return -1, -1, ProducerFenced
+	case rotated:
+	case t.epoch >= maxEpoch:
+		b.nextPID++
+		t.lastPID, t.pid, t.epoch, t.lastEpoch = t.pid, b.nextPID, 0, -1
+	default:
+		t.lastEpoch = epoch
+		if pid < 0 {
+			t.lastEpoch = -1
+		}
+		t.epoch++
+	}
+	t.timeout, t.state, t.parts = timeout, txnEmpty, nil
+	return t.pid, t.epoch, None
+}
+
+// fence raises the epoch and aborts: the transaction's producer is refused from now on.
+func (b *Broker) fence(t *transaction) {
+	t.lastEpoch = t.epoch
+	t.epoch++
+	b.decide(t, false)
+}
+
+// find returns the transaction that a request means, if its producer is the current one.
+func (b *Broker) find(id string, pid int64, epoch int16) (*transaction, Code) {
+	t := b.txns[id]
+	switch {
+	case t == nil || t.pid != pid:
+		return nil, InvalidProducerIDMapping
+	case t.epoch != epoch:
+		return nil, ProducerFenced
+	}
+	return t, None
+}
+
+// addPartitions is AddPartitionsToTxn and, with the offsets partition, AddOffsetsToTxn.
+func (b *Broker) addPartitions(id string, pid int64, epoch int16, tps []record.TopicPartition) Code {
+	t, code := b.find(id, pid, epoch)
+	if code != None {
+		return code
+	}
+	if t.deciding() {
+		return ConcurrentTransactions
+	}
+	for _, tp := range tps {
+		if tp != offsetsPartition && b.log(tp) == nil {
+			return UnknownTopicOrPartition // nothing is added if one is wrong
+		}
+	}
+	if t.state != txnOngoing {
+		t.state, t.started, t.parts = txnOngoing, b.now, nil
+	}
+	for _, tp := range tps {
+		if !t.has(tp) {
+			t.parts = append(t.parts, tp)
+		}
+	}
+	return None
+}
+
+// verify is KIP-890's check, for protocol V1, that a partition is in the producer's open transaction.
+// It knows the transaction by producer ID and epoch only: a late request of an older transaction with
+// the same epoch passes.
+func (b *Broker) verify(id string, pid int64, epoch int16, tp record.TopicPartition) Code {
+	t, code := b.find(id, pid, epoch)
+	switch {
+	case code == ProducerFenced:
+		return InvalidProducerEpoch
+	case code != None:
+		return code
+	case t.deciding():
+		return NotEnoughReplicas // how CONCURRENT_TRANSACTIONS arrives at a producer (KAFKA.md section 2)
+	case t.state != txnOngoing || !t.has(tp):
+		return InvalidTxnState
+	}
+	return None
+}
+
+// produce is Produce for one partition.
+func (b *Broker) produce(id string, pid int64, epoch int16, seq int32, out outBatch) (record.Offset, Code) {
+	l := b.log(out.tp)
+	if l == nil {
+		return record.NoOffset, UnknownTopicOrPartition
+	}
+	if ps := l.producers[pid]; ps == nil || ps.open == nil || ps.epoch != epoch {
+		if ps != nil && epoch < ps.epoch {
+			return record.NoOffset, InvalidProducerEpoch
+		}
+		if code := b.verify(id, pid, epoch, out.tp); code != None {
+			return record.NoOffset, code
+		}
+	}
+	top := b.topics[out.tp.Topic]
+	if out.bytes > top.MaxMessageBytes {
+		return record.NoOffset, MessageTooLarge
+	}
+	recs := out.records
+	if top.LogAppendTime {
+		recs = stamped(recs, b.now)
+	}
+	return l.produce(pid, epoch, seq, recs)
+}
+
+// endTxn is EndTxn. It answers before any marker is written.
+func (b *Broker) endTxn(id string, pid int64, epoch int16, commit bool) Code {
+	t, code := b.find(id, pid, epoch)
+	if code != None {
+		return code
+	}
+	preparing, complete := txnPrepareAbort, txnCompleteAbort
+	if commit {
+		preparing, complete = txnPrepareCommit, txnCompleteCommit
+	}
+	switch t.state {
+	case txnOngoing:
+		b.decide(t, commit)
+		return None
+	case preparing:
+		return ConcurrentTransactions
+	case complete:
+		return None
+	}
+	return InvalidTxnState
+}
+
+// decide moves a transaction to its prepare state and sends its markers.
+func (b *Broker) decide(t *transaction, commit bool) {
+	t.state = txnPrepareAbort
+	if commit {
+		t.state = txnPrepareCommit
+	}
+	t.markers = len(t.parts)
+	for _, tp := range t.parts {
+		m := marker{due: b.now, tp: tp, txn: t, pid: t.pid, epoch: t.epoch, commit: commit}
+		if b.MarkerDelay != nil {
+			d := b.MarkerDelay(tp, t.id)
+			m.held = d < 0
+			m.due = b.now.Add(max(d, 0))
+		}
+		b.markers = append(b.markers, m)
+	}
+	sort.SliceStable(b.markers, func(i, j int) bool { return b.markers[i].due.Before(b.markers[j].due) })
+}
+
+// settle does what is due at the present time: markers, then transactions that are too old.
+func (b *Broker) settle() {
+	for {
+		b.writeMarkers()
+		if !b.expireTransactions() {
+			return
+		}
+	}
+}
+
+func (b *Broker) writeMarkers() {
+	keep := b.markers[:0]
+	for _, m := range b.markers {
+		if m.held || m.due.After(b.now) {
+			keep = append(keep, m)
+			continue
+		}
+		if m.tp == offsetsPartition {
+			b.offsets.mark(m.pid, m.epoch, m.commit)
+		} else if l := b.log(m.tp); l != nil { // a deleted topic needs no marker
+			l.mark(m.pid, m.epoch, m.commit)
+		}
+		if m.txn.markers--; m.txn.markers == 0 {
+			m.txn.state = txnCompleteAbort
+			if m.commit {
+				m.txn.state = txnCompleteCommit
+			}
+			m.txn.parts = nil
+		}
+	}
+	b.markers = keep
+}
+
+func (b *Broker) expireTransactions() bool {
+	var old []string
+	for id, t := range b.txns {
+		if t.state == txnOngoing && b.now.Sub(t.started) >= t.timeout {
+			old = append(old, id)
+		}
+	}
+	sort.Strings(old) // the order of the map must not reach the logs
+	for _, id := range old {
+		b.fence(b.txns[id])
+	}
+	return len(old) > 0
+}
