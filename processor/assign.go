@@ -1,0 +1,179 @@
+package processor
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/record"
+)
+
+// assignment turns the partitions that the group gives this process into tasks of its workers. It
+// implements broker.GroupHandler.
+type assignment struct {
+	*engine
+	workers []*worker
+
+	mu    sync.Mutex // guards all below; never held while waiting for a worker
+	tasks map[string]*placed
+	done  bool // the App is stopping: the workers have closed everything
+}
+
+// placed is a task with its worker.
+type placed struct {
+	run    *taskRun
+	worker *worker
+}
+
+func newAssignment(e *engine, workers []*worker) *assignment {
+	return &assignment{engine: e, workers: workers, tasks: map[string]*placed{}}
+}
+
+// Assigned implements broker.GroupHandler: every worker learns of the new generation, and new tasks
+// go to the worker that has the fewest.
+func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartition) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done {
+		return
+	}
+	has := make(map[record.TopicPartition]bool, len(owned))
+	for _, tp := range owned {
+		has[tp] = true
+	}
+	add := map[*worker][]*taskRun{}
+	now := map[string]bool{}
+	var names []string
+	for _, p := range a.plan {
+		for n := range record.Partition(p.tasks) {
+			run := a.taskOf(p, n, has)
+			if run == nil {
+				continue
+			}
+			now[run.name] = true
+			names = append(names, run.name)
+			if a.tasks[run.name] != nil {
+				continue
+			}
+			w := a.idlest()
+			a.tasks[run.name] = &placed{run: run, worker: w}
+			add[w] = append(add[w], run)
+		}
+	}
+	for name, t := range a.tasks {
+		if !now[name] { // gone without a revoke: its records can no longer be committed
+			a.log.Warn("task is gone without a revoke", "task", name)
+			t.worker.send(command{remove: t.run.inputs, lost: true})
+			delete(a.tasks, name)
+		}
+	}
+	a.log.Info("partitions assigned", "tasks", names, "generation", meta.Generation)
+	a.stats.assigned(a.now(), len(names))
+	for _, w := range a.workers {
+		w.send(command{assign: true, meta: meta, add: add[w]})
+	}
+}
+
+// taskOf returns the task of a partition if all its inputs are owned.
+func (a *assignment) taskOf(p *subPlan, n record.Partition, has map[record.TopicPartition]bool) *taskRun {
+	run := &taskRun{name: p.taskName(n), plan: p, partition: n, state: TaskCreated, changelogs: p.changelogs(n)}
+	for _, tp := range p.taskInputs(n) {
+		if tp.Topic == "" {
+			continue
+		}
+		if !has[tp] {
+			return nil
+		}
+		run.inputs = append(run.inputs, tp)
+	}
+	return run
+}
+
+func (a *assignment) idlest() *worker {
+	load := map[*worker]int{}
+	for _, t := range a.tasks {
+		load[t.worker]++
+	}
+	best := a.workers[0]
+	for _, w := range a.workers {
+		if load[w] < load[best] {
+			best = w
+		}
+	}
+	return best
+}
+
+// Revoked implements broker.GroupHandler: it waits until the tasks of these partitions have committed
+// what they have and are closed, or ctx ends.
+func (a *assignment) Revoked(ctx context.Context, gone []record.TopicPartition) {
+	a.stats.revoked(a.now())
+	for _, done := range a.release(gone, false) {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			a.log.Warn("tasks did not commit before the rebalance timeout; their work will be done again by the next owner")
+			return
+		}
+	}
+}
+
+// Lost implements broker.GroupHandler.
+func (a *assignment) Lost(gone []record.TopicPartition) {
+	a.log.Warn("membership lost: what was not committed is dropped", "partitions", len(gone))
+	a.release(gone, true)
+}
+
+// release tells the workers to let go of the tasks of these partitions.
+func (a *assignment) release(gone []record.TopicPartition, lost bool) []chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.done {
+		return nil
+	}
+	by := map[*worker][]record.TopicPartition{}
+	for name, t := range a.tasks {
+		if slices.ContainsFunc(gone, t.run.owns) {
+			by[t.worker] = append(by[t.worker], t.run.inputs...)
+			delete(a.tasks, name)
+		}
+	}
+	var waits []chan struct{}
+	for _, w := range a.workers {
+		if tps := by[w]; tps != nil {
+			done := make(chan struct{})
+			waits = append(waits, done)
+			w.send(command{remove: tps, lost: lost, done: done})
+		}
+	}
+	return waits
+}
+
+// finish makes later calls of the group no-ops: the workers are about to end.
+func (a *assignment) finish() {
+	a.mu.Lock()
+	a.done = true
+	a.mu.Unlock()
+}
+
+// assigned and revoked bracket the time that a rebalance keeps tasks from running.
+func (s *stats) assigned(now time.Time, tasks int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expected = tasks
+	if s.rebalanceAt.IsZero() {
+		s.rebalanceAt = now
+	}
+	if s.state == Created || s.state == Rebalancing {
+		s.state, s.reason = Running, ""
+	}
+}
+
+func (s *stats) revoked(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rebalanceAt.IsZero() {
+		s.rebalanceAt = now
+	}
+}

@@ -1,0 +1,136 @@
+package processor
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/streamd/streamd/dedup"
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/metric"
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/topology"
+)
+
+// LocalLog is what the runtime needs of the local transaction log of the process. txlog implements it
+// through an adapter; simulations use a model of a disk.
+type LocalLog interface {
+	// Task opens a task's part; it has checked it: what is damaged comes back empty.
+	Task(name string) (LocalStore, error)
+	// DiskLow says whether writing is unsafe for lack of space.
+	DiskLow() bool
+}
+
+// engine is what the workers of a process share. It holds the outside world as functions, so that a
+// simulation can put its own in place.
+type engine struct {
+	cfg     config
+	topo    *topology.Topology
+	cluster broker.Cluster
+	local   LocalLog
+	plan    []*subPlan
+	log     *slog.Logger
+	metrics *metric.Set // nil: none
+	stats   *stats
+
+	now         func() time.Time
+	sleep       func(ctx context.Context, d time.Duration) error
+	incarnation func() uint64
+	// background runs a job elsewhere and hands its result over when done.
+	background func(job func())
+	// point is called at each place where a process may die in the middle of something.
+	point func(name string)
+}
+
+// group is the consumer group: the application's name.
+func (e *engine) group() string { return e.topo.Name() }
+
+// subPlan is a sub-topology with its topics as they are in the cluster.
+type subPlan struct {
+	sub        *topology.Subtopology
+	tasks      int32 // one for each partition of its widest input
+	inputs     []broker.Topic
+	sinks      []sinkTarget
+	idLog      broker.Topic
+	stores     []broker.Topic // in the order of sub.Stores
+	deadLetter sinkTarget
+}
+
+// taskName is stable over restarts and instances: the local state is found by it.
+func (p *subPlan) taskName(n record.Partition) string {
+	return p.sub.Name + "/" + itoa(int64(n))
+}
+
+// taskInputs are the input partitions of a task by source; an empty topic where the source has fewer.
+func (p *subPlan) taskInputs(n record.Partition) []record.TopicPartition {
+	out := make([]record.TopicPartition, len(p.inputs))
+	for i, t := range p.inputs {
+		if int32(n) < t.Partitions {
+			out[i] = record.TopicPartition{Topic: t.Name, Partition: n}
+		}
+	}
+	return out
+}
+
+// changelogs are the changelog partitions of a task: the ID log first.
+func (p *subPlan) changelogs(n record.Partition) []record.ChangelogPosition {
+	if !p.sub.Stateful() {
+		return nil
+	}
+	out := []record.ChangelogPosition{{TopicPartition: record.TopicPartition{Topic: p.idLog.Name, Partition: n}, TopicID: p.idLog.ID}}
+	for _, t := range p.stores {
+		out = append(out, record.ChangelogPosition{TopicPartition: record.TopicPartition{Topic: t.Name, Partition: n}, TopicID: t.ID})
+	}
+	return out
+}
+
+// taskConfig is the configuration of the task of partition n.
+func (p *subPlan) taskConfig(e *engine, n record.Partition) taskConfig {
+	c := taskConfig{sub: p.sub, partition: n, inputs: p.taskInputs(n), sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}}
+	for _, t := range p.inputs {
+		c.inputIDs = append(c.inputIDs, t.ID)
+	}
+	if p.sub.Stateful() {
+		c.idLog = p.idLog.Name
+		c.idLogBytes = messageLimit(p.idLog)
+		for i, s := range p.sub.Stores {
+			c.stores[s.Name] = storeTarget{topic: p.stores[i].Name, maxBytes: messageLimit(p.stores[i])}
+		}
+	}
+	return c
+}
+
+// taskRun is one task in the hands of a worker.
+type taskRun struct {
+	name       string
+	plan       *subPlan
+	partition  record.Partition
+	inputs     []record.TopicPartition // without gaps
+	changelogs []record.ChangelogPosition
+
+	state   TaskState
+	reason  string
+	local   LocalStore
+	task    *Task        // nil until the first restore is done
+	restore *restoration // while restoring
+	mode    string       // of the last restore
+	tag     uint64       // of the current reading of the inputs
+	seals   sync.WaitGroup
+}
+
+func (r *taskRun) owns(tp record.TopicPartition) bool {
+	for _, x := range r.inputs {
+		if x == tp {
+			return true
+		}
+	}
+	return false
+}
+
+// sealed is the result of a seal that ran in the background.
+type sealed struct {
+	run    *taskRun
+	log    *idLog
+	result dedup.SealResult
+}

@@ -1,0 +1,110 @@
+package processor
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"sort"
+
+	"github.com/streamd/streamd/dedup"
+	"github.com/streamd/streamd/dedup/deduptest"
+	"github.com/streamd/streamd/record"
+)
+
+// memoryLog is a LocalLog in memory that survives the process of a Stepper, as a disk does.
+type memoryLog struct {
+	tasks map[string]*memoryTask
+	low   bool
+}
+
+func newMemoryLog() *memoryLog { return &memoryLog{tasks: map[string]*memoryTask{}} }
+
+func (l *memoryLog) DiskLow() bool { return l.low }
+
+func (l *memoryLog) Task(name string) (LocalStore, error) {
+	if l.tasks[name] == nil {
+		l.tasks[name] = &memoryTask{}
+		_ = l.tasks[name].Reset()
+	}
+	return l.tasks[name], nil
+}
+
+type memoryTask struct {
+	position record.LocalPosition
+	found    bool
+	state    map[string]map[string][]byte
+	ids      map[string]*deduptest.Log
+	fail     error // of the next Apply
+	applied  int
+}
+
+func (t *memoryTask) Position() (record.LocalPosition, bool) { return t.position, t.found }
+
+func (t *memoryTask) Apply(b *record.Batch) error {
+	if err := t.fail; err != nil {
+		t.fail = nil
+		return err
+	}
+	by := map[string][]record.IDBlock{}
+	drops := map[string][]uint64{}
+	for _, x := range b.Blocks {
+		by[x.Operator] = append(by[x.Operator], x.IDBlock)
+	}
+	for _, d := range b.Drops {
+		drops[d.Operator] = append(drops[d.Operator], d.Generation)
+	}
+	for _, op := range slices.Sorted(maps.Keys(by)) {
+		if err := t.log(op).Apply(by[op], nil); err != nil {
+			return err
+		}
+	}
+	for op, d := range drops {
+		if err := t.log(op).Apply(nil, d); err != nil {
+			return err
+		}
+	}
+	for _, c := range b.State {
+		if t.state[c.Store] == nil {
+			t.state[c.Store] = map[string][]byte{}
+		}
+		if c.Value == nil {
+			delete(t.state[c.Store], string(c.Key))
+		} else {
+			t.state[c.Store][string(c.Key)] = bytes.Clone(c.Value)
+		}
+	}
+	t.position, t.found = b.Position, true
+	t.position.Changelogs = slices.Clone(b.Position.Changelogs)
+	t.applied++
+	return nil
+}
+
+func (t *memoryTask) Get(store string, key []byte) ([]byte, error) {
+	return t.state[store][string(key)], nil
+}
+
+func (t *memoryTask) Range(store string, from, to []byte, fn func(k, v []byte) bool) error {
+	keys := slices.Collect(maps.Keys(t.state[store]))
+	sort.Strings(keys)
+	for _, k := range keys {
+		if k >= string(from) && (to == nil || k < string(to)) && !fn([]byte(k), t.state[store][k]) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (t *memoryTask) log(op string) *deduptest.Log {
+	if t.ids[op] == nil {
+		t.ids[op] = &deduptest.Log{}
+	}
+	return t.ids[op]
+}
+
+func (t *memoryTask) IDs(op string) dedup.Log { return t.log(op) }
+
+func (t *memoryTask) Reset() error {
+	t.position, t.found = record.LocalPosition{}, false
+	t.state, t.ids = map[string]map[string][]byte{}, map[string]*deduptest.Log{}
+	return nil
+}

@@ -1,0 +1,231 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/topology"
+)
+
+// Option configures an App. The last one of a kind wins.
+type Option interface{ apply(*config) }
+
+type optionFunc func(*config)
+
+func (f optionFunc) apply(c *config) { f(c) }
+
+// Guarantee is the processing guarantee of an application.
+type Guarantee string
+
+// ExactlyOnce commits IDs, state, outputs and input offsets in one Kafka transaction.
+const ExactlyOnce Guarantee = "exactly_once"
+
+// KafkaConfig says how to reach and to authenticate to the cluster.
+type KafkaConfig struct {
+	ClientID string      // client.id, default "streamd"
+	Rack     string      // client.rack, for fetching from the nearest replica; default none
+	TLS      *TLSConfig  // nil: plain text
+	SASL     *SASLConfig // nil: none
+}
+
+// TLSConfig names the files of a TLS client. They are read for each connection, so that renewed
+// certificates are used without a restart.
+type TLSConfig struct {
+	CAFile            string // PEM; empty: the system's roots. Equals ssl.truststore.location.
+	CertFile, KeyFile string // PEM of the client's certificate; empty: none. Equals ssl.keystore.*.
+	ServerName        string // default: the host that is dialled
+	// InsecureSkipVerify accepts any certificate. For tests.
+	InsecureSkipVerify bool
+}
+
+// SASLConfig holds credentials. Files and the token function are asked again for each connection.
+type SASLConfig struct {
+	Mechanism    string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER
+	User         string
+	Password     string
+	PasswordFile string // instead of Password
+	TokenFile    string // for OAUTHBEARER
+	// Token returns a bearer token, instead of TokenFile.
+	Token      func(context.Context) (string, error)
+	Extensions map[string]string // sent with a bearer token (KIP-342)
+}
+
+type config struct {
+	brokers    []string
+	kafka      KafkaConfig
+	stateDir   string
+	instance   string
+	workers    int
+	guarantee  Guarantee
+	interval   time.Duration
+	floor      time.Duration
+	maxRecords int
+	maxBytes   int
+	txnTimeout time.Duration
+	policy     topology.Policy
+	deadLetter string
+	power      bool
+	minFree    uint64
+	startup    time.Duration
+	address    string
+	logger     *slog.Logger
+	registerer prometheus.Registerer
+
+	// cluster replaces the connection to brokers, for tests of the package.
+	cluster broker.Cluster
+}
+
+func defaults() config {
+	return config{
+		kafka:      KafkaConfig{ClientID: "streamd"},
+		stateDir:   ".streamd",
+		workers:    runtime.GOMAXPROCS(0),
+		guarantee:  ExactlyOnce,
+		interval:   100 * time.Millisecond,
+		floor:      10 * time.Millisecond,
+		maxRecords: 50_000,
+		maxBytes:   16 << 20,
+		txnTimeout: 10 * time.Second,
+		policy:     topology.PolicyStop,
+		startup:    60 * time.Second,
+		logger:     slog.New(slog.DiscardHandler),
+	}
+}
+
+// WithBrokers sets the bootstrap addresses, host:port. Required. Equals bootstrap.servers.
+func WithBrokers(addresses ...string) Option {
+	return optionFunc(func(c *config) { c.brokers = addresses })
+}
+
+// WithKafka sets TLS, SASL, client ID and rack. Default: plain text, no authentication.
+func WithKafka(k KafkaConfig) Option {
+	return optionFunc(func(c *config) {
+		if k.ClientID == "" {
+			k.ClientID = "streamd"
+		}
+		c.kafka = k
+	})
+}
+
+// WithStateDir sets the directory of the local transaction log and of the instance ID. It belongs to
+// one process at a time and is locked. Default "./.streamd". Equals state.dir.
+func WithStateDir(dir string) Option { return optionFunc(func(c *config) { c.stateDir = dir }) }
+
+// WithInstanceID sets the name of this process in the consumer group and in the transactional IDs.
+// Two live processes must not share one. Default: made once and kept in the state directory. Equals
+// group.instance.id.
+func WithInstanceID(id string) Option { return optionFunc(func(c *config) { c.instance = id }) }
+
+// WithWorkers sets how many goroutines step tasks, each with a transactional producer of its own: an
+// aborted transaction touches the tasks of one worker. Default GOMAXPROCS, range 1 to 256. Equals
+// num.stream.threads.
+func WithWorkers(n int) Option { return optionFunc(func(c *config) { c.workers = n }) }
+
+// WithGuarantee sets the processing guarantee. Default ExactlyOnce. Equals processing.guarantee.
+func WithGuarantee(g Guarantee) Option { return optionFunc(func(c *config) { c.guarantee = g }) }
+
+// WithCommitInterval sets the longest time that a transaction stays open; it is closed earlier when
+// the input stalls, so that latency is low at low rates. Default 100 ms, range 10 ms to half the
+// transaction timeout. Equals commit.interval.ms.
+func WithCommitInterval(d time.Duration) Option {
+	return optionFunc(func(c *config) { c.interval = d })
+}
+
+// WithTransactionLimits bounds one transaction: input records (default 50,000), bytes of input and
+// output together (default 16 MiB), and the time after which the broker aborts it (default 10 s, range
+// 1 s to the broker's transaction.max.timeout.ms). A zero leaves the default.
+func WithTransactionLimits(records, bytes int, timeout time.Duration) Option {
+	return optionFunc(func(c *config) {
+		if records != 0 {
+			c.maxRecords = records
+		}
+		if bytes != 0 {
+			c.maxBytes = bytes
+		}
+		if timeout != 0 {
+			c.txnTimeout = timeout
+		}
+	})
+}
+
+// WithErrorPolicy sets what happens to a record that an operator cannot handle, unless the operator
+// says otherwise. Default PolicyStop. deadLetterTopic is needed where PolicyDeadLetter is used: the
+// record goes there with its original bytes, in the same transaction. Equals
+// errors.dead.letter.queue.topic.name (KIP-1034).
+func WithErrorPolicy(p topology.Policy, deadLetterTopic string) Option {
+	return optionFunc(func(c *config) { c.policy, c.deadLetter = p, deadLetterTopic })
+}
+
+// WithDurability sets whether the local log survives a loss of power (an fsync per commit) or only of
+// the process. Default false: after a loss of power the state is restored from the changelog.
+func WithDurability(power bool) Option { return optionFunc(func(c *config) { c.power = power }) }
+
+// WithMinFreeDisk sets the free bytes of the state directory's file system below which tasks pause
+// instead of writing. Default: 256 MiB or four memtables, whichever is more.
+func WithMinFreeDisk(bytes uint64) Option { return optionFunc(func(c *config) { c.minFree = bytes }) }
+
+// WithStartupTimeout sets how long Run waits for a broker to answer before it gives up with an error.
+// Once connected it waits without limit. Default 60 s.
+func WithStartupTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.startup = d }) }
+
+// WithAddress sets the HTTP address under which this process shows its status; it travels with the
+// group membership, so that the other instances can link to it. Default none. Equals application.server.
+func WithAddress(hostPort string) Option { return optionFunc(func(c *config) { c.address = hostPort }) }
+
+// WithLogger sets the logger. Default: nothing is logged.
+func WithLogger(l *slog.Logger) Option { return optionFunc(func(c *config) { c.logger = l }) }
+
+// WithRegisterer registers the metrics, labelled with the application's name. Default: none.
+func WithRegisterer(r prometheus.Registerer) Option {
+	return optionFunc(func(c *config) { c.registerer = r })
+}
+
+// validate returns every mistake at once.
+func (c *config) validate(t *topology.Topology) error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("processor: "+format, args...)) }
+	if len(c.brokers) == 0 && c.cluster == nil {
+		bad("no brokers: use WithBrokers")
+	}
+	if c.stateDir == "" {
+		bad("the state directory is empty: use WithStateDir")
+	}
+	if c.workers < 1 || c.workers > 256 {
+		bad("%d workers, want 1 to 256", c.workers)
+	}
+	if c.guarantee != ExactlyOnce {
+		bad("guarantee %q is not known, want %q", c.guarantee, ExactlyOnce)
+	}
+	if c.txnTimeout < time.Second {
+		bad("transaction timeout %v is below 1s", c.txnTimeout)
+	}
+	if c.interval < c.floor || c.interval > c.txnTimeout/2 {
+		bad("commit interval %v, want %v to half the transaction timeout (%v)", c.interval, c.floor, c.txnTimeout/2)
+	}
+	if c.maxRecords < 1 || c.maxBytes < 1<<10 {
+		bad("transaction limits of %d records and %d bytes, want at least 1 and 1024", c.maxRecords, c.maxBytes)
+	}
+	if c.policy == topology.PolicyDefault {
+		c.policy = topology.PolicyStop
+	}
+	if c.deadLetter == "" {
+		if c.policy == topology.PolicyDeadLetter {
+			bad("the error policy is dead_letter, but there is no dead letter topic: use WithErrorPolicy")
+		}
+		for _, s := range t.Subtopologies() {
+			for _, o := range s.Operators {
+				if o.Policy == topology.PolicyDeadLetter {
+					bad("operator %q sends to a dead letter topic, but there is none: use WithErrorPolicy", o.Name)
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,460 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/streamd/streamd/changelog"
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/record"
+)
+
+// The ways in which a task got its local state.
+const (
+	modeNone = "none" // there is none, or nothing was missing
+	modeTail = "tail" // the local store was kept, what it missed was replayed
+	modeFull = "full" // from the start of the changelogs
+)
+
+// ErrOffsets: the committed offsets do not fit the input topics. Starting again does not help.
+var ErrOffsets = errors.New("processor: committed offsets do not fit the input topics")
+
+// ErrState: the local store belongs to another task.
+var ErrState = errors.New("processor: the local store is not this task's")
+
+// ErrDataLost: the cluster no longer has data that was committed.
+var ErrDataLost = errors.New("processor: committed data was lost")
+
+const (
+	retryLeast = 5 * time.Millisecond
+	retryMost  = 200 * time.Millisecond
+	// stallReport is how long a restore may make no progress before it is reported: an undecided
+	// transaction in the changelog holds readers up.
+	stallReport = 5 * time.Second
+)
+
+// restoration is the way of one task from an assignment, or from a failed commit, to running. It is
+// stepped: ask the brokers for the truth (in an order that a model check found to be the only safe
+// one), read the changelogs to their high watermarks, compare, run.
+type restoration struct {
+	started time.Time
+	// after, if set, is a generation that the group has left: wait until this member knows a newer one.
+	after broker.GroupMeta
+
+	attempts int
+	retryAt  time.Time
+	reason   string
+	full     bool // forced by a tail that did not fit
+
+	asked     bool
+	committed []changelog.GroupOffset
+	starts    map[record.TopicPartition]record.Offset
+	ends      map[record.TopicPartition]record.Offset
+	logs      []changelog.Log
+	found     record.LocalPosition // of the local store before anything was changed
+	follower  *changelog.Follower
+	mode      string
+	tag       uint64
+	moved     time.Time // of the last progress
+	reported  bool
+}
+
+func (rs *restoration) remaining() int64 {
+	if rs.follower == nil {
+		return 0
+	}
+	return rs.follower.Remaining()
+}
+
+// later postpones the next attempt.
+func (rs *restoration) later(now time.Time, reason string) {
+	rs.retryAt = now.Add(min(retryMost, retryLeast<<min(rs.attempts, 10)))
+	rs.attempts++
+	rs.reason = reason
+}
+
+// stepRestores moves all restores on a bit. It returns how long fetching input may wait: restores are
+// not to be held up by it. Negative: no restore is under way.
+func (w *worker) stepRestores(ctx context.Context) (time.Duration, error) {
+	wait := time.Duration(-1)
+	reading := false
+	for _, r := range w.runs {
+		rs := r.restore
+		if rs == nil {
+			continue
+		}
+		if !rs.asked {
+			if err := w.ask(ctx, r); err != nil {
+				return 0, err
+			}
+		}
+		if rs.asked && rs.follower != nil && !rs.follower.Done() {
+			reading = true
+		}
+		wait = restorePause
+	}
+	if reading {
+		if err := w.readChangelogs(ctx); err != nil {
+			return 0, err
+		}
+		wait = 0
+	}
+	for _, r := range w.runs {
+		if rs := r.restore; rs != nil && rs.asked && (rs.follower == nil || rs.follower.Done()) {
+			if err := w.finishRestore(ctx, r); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return wait, nil
+}
+
+// ask reads the truth in this order: committed offsets with RequireStable, then the high watermarks of
+// the changelogs. A transaction whose offsets are visible has its changelog records below such a high
+// watermark, even while their commit marker is still missing.
+func (w *worker) ask(ctx context.Context, r *taskRun) error {
+	rs := r.restore
+	now := w.now()
+	if now.Before(rs.retryAt) {
+		return nil
+	}
+	if rs.after != (broker.GroupMeta{}) && rs.after == w.meta {
+		rs.later(now, "waiting for the group's new generation")
+		return nil
+	}
+	err := w.askBrokers(ctx, r)
+	switch {
+	case err == nil:
+		rs.asked, rs.reason, rs.attempts, rs.moved = true, "", 0, now
+		return w.beginReading(r)
+	case errors.Is(err, broker.ErrUnstableOffsets):
+		if rs.attempts == 6 {
+			w.log.Info("waiting for a transaction of the last owner to be decided", "task", r.name)
+		}
+		rs.later(now, "waiting for an undecided transaction")
+	case react(err) == reactStop:
+		return fmt.Errorf("processor: task %s: %w", r.name, err)
+	default:
+		if rs.attempts%16 == 0 {
+			w.log.Warn("cannot read the committed state; trying again", "task", r.name, "err", err)
+		}
+		rs.later(now, err.Error())
+	}
+	w.publish(r)
+	return nil
+}
+
+func (w *worker) askBrokers(ctx context.Context, r *taskRun) error {
+	rs := r.restore
+	committed, err := w.cluster.CommittedOffsets(ctx, w.group(), r.inputs)
+	if err != nil {
+		return err
+	}
+	tps := append([]record.TopicPartition(nil), r.inputs...)
+	for _, c := range r.changelogs {
+		tps = append(tps, c.TopicPartition)
+	}
+	if rs.ends, err = w.cluster.HighWatermarks(ctx, tps); err != nil {
+		return err
+	}
+	if rs.starts, err = w.cluster.StartOffsets(ctx, tps); err != nil {
+		return err
+	}
+	rs.committed, rs.logs = rs.committed[:0], r.plan.changelogLogs(r.partition, rs.starts, rs.ends)
+	for _, tp := range r.inputs {
+		rs.committed = append(rs.committed, changelog.GroupOffset{TopicPartition: tp, CommittedOffset: committed[tp]})
+	}
+	return nil
+}
+
+// changelogLogs describes the changelog partitions of a task: the ID log first.
+func (p *subPlan) changelogLogs(n record.Partition, starts, ends map[record.TopicPartition]record.Offset) []changelog.Log {
+	var out []changelog.Log
+	for i, c := range p.changelogs(n) {
+		l := changelog.Log{TopicPartition: c.TopicPartition, TopicID: c.TopicID, Start: starts[c.TopicPartition], End: ends[c.TopicPartition], Retention: p.idLog.Retention}
+		if i > 0 {
+			l.Store, l.DeleteRetention = p.sub.Stores[i-1].Name, p.stores[i-1].DeleteRetention
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// beginReading decides whether the local store may be kept, and starts reading what it lacks.
+func (w *worker) beginReading(r *taskRun) error {
+	rs := r.restore
+	rs.mode = modeNone
+	if !r.plan.sub.Stateful() {
+		return nil
+	}
+	local, found := r.local.Position()
+	keep, reason := changelog.KeepLocal(changelog.LocalEvidence{Local: local, Found: found, Logs: rs.logs, Group: rs.committed, Now: w.now()})
+	switch {
+	case keep == changelog.Refuse:
+		return fmt.Errorf("processor: task %s: %w: %s", r.name, ErrState, reason)
+	case rs.full:
+		keep = changelog.RestoreFull
+	case keep == changelog.RestoreFull && found:
+		w.log.Warn("local store not kept; restoring in full", "task", r.name, "reason", reason)
+	}
+	if !rs.full {
+		rs.found = local
+	}
+	return w.readFrom(r, keep == changelog.KeepTail)
+}
+
+// readFrom starts the reading of the changelogs: the tail, or everything after a reset of the store.
+func (w *worker) readFrom(r *taskRun, tail bool) error {
+	rs := r.restore
+	local := rs.found
+	if !tail {
+		local = record.LocalPosition{}
+		if err := r.local.Reset(); err != nil {
+			return fmt.Errorf("processor: task %s: reset the local store: %w", r.name, err)
+		}
+		r.task = nil // what it holds in memory is of the store that was reset
+	}
+	var err error
+	if rs.follower, err = changelog.NewFollower(rs.logs, local); err != nil {
+		return fmt.Errorf("processor: task %s: %w", r.name, err)
+	}
+	if rs.follower.Done() {
+		return nil
+	}
+	if rs.mode = modeFull; tail {
+		rs.mode = modeTail
+	}
+	if w.restorer == nil {
+		w.restorer = w.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted})
+	}
+	w.tags++
+	rs.tag = w.tags
+	for tp, next := range rs.follower.Positions() {
+		w.restorer.Seek(tp, next, rs.tag)
+	}
+	w.log.Info("restoring", "task", r.name, "mode", rs.mode, "records", rs.follower.Remaining())
+	return nil
+}
+
+// readChangelogs takes what has arrived of the changelogs and applies it.
+func (w *worker) readChangelogs(ctx context.Context) error {
+	wait := restoreWait
+	for _, r := range w.runs {
+		if r.restore == nil {
+			wait = 0 // others have work to do
+		}
+	}
+	for _, b := range w.restorer.Poll(ctx, wait) {
+		for _, r := range w.runs {
+			if rs := r.restore; rs != nil && rs.follower != nil && rs.tag == b.Tag {
+				if err := w.follow(ctx, r, b); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	now := w.now()
+	for _, r := range w.runs {
+		rs := r.restore
+		if rs == nil || !rs.asked || rs.reported || rs.follower == nil || rs.follower.Done() || now.Sub(rs.moved) <= stallReport {
+			continue
+		}
+		rs.reported, rs.reason = true, "waiting for an undecided transaction in the changelog"
+		w.log.Warn("restore makes no progress: an undecided transaction holds up the changelog, or a broker is down", "task", r.name, "remaining", rs.remaining())
+		w.publish(r)
+	}
+	return nil
+}
+
+// follow hands one batch of a changelog to the follower, and what comes of it to the local store.
+func (w *worker) follow(ctx context.Context, r *taskRun, b broker.Batch) error {
+	rs := r.restore
+	err := b.Err
+	if err == nil {
+		rs.moved, rs.reported, rs.reason = w.now(), false, ""
+		err = rs.follower.Add(b.TopicPartition, b.Records, b.Next)
+	}
+	if err != nil {
+		if rs.mode == modeTail && (errors.Is(err, changelog.ErrSequence) || errors.Is(err, broker.ErrOffsetOutOfRange)) {
+			w.log.Warn("the changelog does not continue the local store; restoring in full", "task", r.name, "err", err)
+			w.endRestoreReads(r)
+			rs.full, rs.asked, rs.follower = true, false, nil
+			return nil
+		}
+		if errors.Is(err, changelog.ErrSequence) || errors.Is(err, changelog.ErrTorn) {
+			err = errors.Join(ErrDataLost, err)
+		}
+		return fmt.Errorf("processor: task %s: restore from %s: %w", r.name, b.TopicPartition, err)
+	}
+	w.stats.addRestored(r.plan.sub.Name, len(b.Records))
+	if err := w.applySteps(ctx, r); err != nil {
+		return err
+	}
+	w.publish(r)
+	return nil
+}
+
+// applySteps applies what the follower has ready. The position of a step is never that of the target: a
+// restore that is cut short goes on from what it has (crash table, row 13).
+func (w *worker) applySteps(ctx context.Context, r *taskRun) error {
+	for {
+		step, ok := r.restore.follower.Take()
+		if !ok {
+			return nil
+		}
+		r.changelogs = step.Position.Changelogs
+		if len(step.Blocks)+len(step.State)+len(step.Drops) > 0 || r.task != nil && step.Position.Sequence != r.task.point.Sequence {
+			r.task = nil // the local store moves on under it
+		}
+		w.point("restore.batch")
+		if err := w.applyBatch(ctx, r, &step); err != nil {
+			return err
+		}
+	}
+}
+
+func (w *worker) endRestoreReads(r *taskRun) {
+	if w.restorer == nil {
+		return
+	}
+	for _, c := range r.changelogs {
+		w.restorer.Remove(c.TopicPartition)
+	}
+}
+
+// finishRestore compares what offsets, changelog and local store say, and lets the task run.
+func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
+	rs := r.restore
+	if rs.follower != nil {
+		if err := w.applySteps(ctx, r); err != nil { // the last one says that the store is complete
+			return err
+		}
+		w.endRestoreReads(r)
+	}
+	point, fresh, err := w.decide(r)
+	if err != nil {
+		return err
+	}
+	if err := w.checkInputs(r, &point); err != nil {
+		return err
+	}
+	reused := r.task != nil && !fresh && r.task.point.Sequence == point.Sequence && r.task.point.Incarnation == point.Incarnation
+	if reused {
+		r.task.continueAt(point)
+	} else {
+		r.seals.Wait() // a seal of the old index would meet the new one's
+		if r.task, err = newTask(r.plan.taskConfig(w.engine, r.partition), r.name, r.local, point); err != nil {
+			return err
+		}
+	}
+	took := w.now().Sub(rs.started)
+	r.mode = rs.mode
+	if rs.mode != modeNone {
+		w.metrics.Restored(r.plan.sub.Name, rs.mode, took)
+		w.log.Info("restored", "task", r.name, "mode", rs.mode, "took", took)
+	}
+	r.state, r.reason, r.restore = TaskRunning, "", nil
+	w.seek(r)
+	w.publish(r)
+	w.stats.settled(w.now(), w.metrics)
+	w.point("restore.done")
+	return nil
+}
+
+// decide finds the point from which the task goes on.
+func (w *worker) decide(r *taskRun) (point record.CommitPoint, fresh bool, err error) {
+	rs := r.restore
+	if rs.follower == nil {
+		return w.decideStateless(r)
+	}
+	d, err := changelog.Compare(changelog.Evidence{Group: rs.committed, Point: rs.follower.Point(), IDLog: rs.logs[0], Local: rs.found, Now: w.now()})
+	if err != nil {
+		return point, false, fmt.Errorf("processor: task %s: %w", r.name, err)
+	}
+	switch d.Verdict {
+	case changelog.DataLost:
+		return point, false, fmt.Errorf("processor: task %s: %w: %s. Remedy: %s", r.name, ErrDataLost, d.Reason, d.Remedy)
+	case changelog.Fresh:
+		d.Point.Incarnation = w.incarnation()
+		fresh = true
+	case changelog.UseChangelog:
+		w.log.Warn("going on from the changelog, not from the group's offsets", "task", r.name, "reason", d.Reason)
+	}
+	if d.Reason != "" && d.Verdict != changelog.UseChangelog {
+		w.log.Info("start position", "task", r.name, "reason", d.Reason)
+	}
+	return d.Point, fresh, nil
+}
+
+// decideStateless takes the group's offsets as they are: nothing else has to agree with them.
+func (w *worker) decideStateless(r *taskRun) (point record.CommitPoint, fresh bool, err error) {
+	point.Incarnation = w.incarnation()
+	for _, o := range r.restore.committed {
+		if o.Next == record.NoOffset {
+			continue
+		}
+		point.Inputs = append(point.Inputs, record.InputPosition{TopicPartition: o.TopicPartition, Next: o.Next})
+		if m, err := changelog.ParseMetadata(o.Metadata); err == nil && m.Sequence > point.Sequence {
+			point.Sequence = m.Sequence
+		} else if errors.Is(err, changelog.ErrNewerFormat) {
+			return point, false, fmt.Errorf("processor: task %s: %w", r.name, err)
+		}
+	}
+	return point, false, nil
+}
+
+// checkInputs completes the positions: an input that was never read begins at its oldest record, and one
+// that was must still have its next record.
+func (w *worker) checkInputs(r *taskRun, point *record.CommitPoint) error {
+	rs := r.restore
+	at := map[record.TopicPartition]record.Offset{}
+	for _, p := range point.Inputs {
+		at[p.TopicPartition] = p.Next
+	}
+	point.Inputs = nil
+	for _, tp := range r.inputs {
+		start, end := rs.starts[tp], rs.ends[tp]
+		next, known := at[tp]
+		if !known {
+			next = start
+		}
+		if known {
+			if err := w.checkTopicID(r, tp); err != nil {
+				return err
+			}
+		}
+		switch {
+		case next < start:
+			return fmt.Errorf("processor: task %s: %w: %s is to be read from offset %d, but begins at %d: %d records were deleted before they were processed (retention is too short, or the application was down too long). "+
+				"To accept the loss, set the group's offsets with kafka-consumer-groups.sh", r.name, ErrOffsets, tp, next, start, start-next)
+		case next > end:
+			return fmt.Errorf("processor: task %s: %w: %s is to be read from offset %d, but ends at %d: the topic was truncated or made anew", r.name, ErrOffsets, tp, next, end)
+		}
+		point.Inputs = append(point.Inputs, record.InputPosition{TopicPartition: tp, Next: next})
+	}
+	slices.SortFunc(point.Inputs, compareInputs)
+	return nil
+}
+
+// checkTopicID finds an input topic that was deleted and made again: its offsets mean other records.
+func (w *worker) checkTopicID(r *taskRun, tp record.TopicPartition) error {
+	for i, t := range r.plan.inputs {
+		if t.Name != tp.Topic {
+			continue
+		}
+		for _, o := range r.restore.committed {
+			if o.TopicPartition != tp {
+				continue
+			}
+			m, err := changelog.ParseMetadata(o.Metadata)
+			if err == nil && m.TopicID != "" && r.plan.inputs[i].ID != "" && m.TopicID != r.plan.inputs[i].ID {
+				return fmt.Errorf("processor: task %s: %w: topic %q was deleted and made again (ID %s, was %s): the committed offset %d belongs to the old one. "+
+					"Start under another application name, or reset this one", r.name, ErrOffsets, tp.Topic, r.plan.inputs[i].ID, m.TopicID, o.Next)
+			}
+		}
+	}
+	return nil
+}

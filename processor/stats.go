@@ -1,0 +1,233 @@
+package processor
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/streamd/streamd/dedup"
+	"github.com/streamd/streamd/internal/metric"
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/topology"
+)
+
+// stats is what the process knows of itself: written by the workers at commits and transitions, read
+// by Status and by scrapes, which never wait for a worker.
+type stats struct {
+	mu          sync.Mutex // guards all below
+	state       State
+	reason      string
+	started     time.Time
+	instance    string
+	expected    int // tasks given by the group
+	tasks       map[string]taskView
+	open        map[int]time.Time // by worker
+	done        uint64            // committed transactions
+	aborts      map[string]uint64
+	lastCommit  time.Time
+	restored    map[string]uint64 // by store
+	rebalanceAt time.Time         // begin of the rebalance under way
+}
+
+// taskView is a copy of a task's committed figures.
+type taskView struct {
+	status   TaskStatus
+	sub      *topology.Subtopology
+	counters []record.Counter
+	dedup    map[string]dedup.Stats
+	errors   []RecordErrorStatus
+}
+
+func newStats(now time.Time) *stats {
+	return &stats{state: Created, started: now, tasks: map[string]taskView{}, open: map[int]time.Time{}, aborts: map[string]uint64{}, restored: map[string]uint64{}}
+}
+
+func (s *stats) committed(worker int, now time.Time, records int, m *metric.Set) {
+	s.mu.Lock()
+	s.done++
+	if records > 0 {
+		s.lastCommit = now
+	}
+	delete(s.open, worker)
+	s.mu.Unlock()
+	m.Committed(records)
+}
+
+func (s *stats) aborted(reason string, m *metric.Set) {
+	s.mu.Lock()
+	s.aborts[reason]++
+	s.mu.Unlock()
+	m.Aborted(metric.AbortReason(reason))
+}
+
+// openTxn notes since when a worker has a transaction open at the broker; zero: none.
+func (s *stats) openTxn(worker int, since time.Time) {
+	s.mu.Lock()
+	if since.IsZero() {
+		delete(s.open, worker)
+	} else {
+		s.open[worker] = since
+	}
+	s.mu.Unlock()
+}
+
+func (s *stats) recordError(task string, errors []RecordErrorStatus) {
+	s.mu.Lock()
+	if v, ok := s.tasks[task]; ok {
+		v.errors = slices.Clone(errors)
+		s.tasks[task] = v
+	}
+	s.mu.Unlock()
+}
+
+func (s *stats) remove(task string) {
+	s.mu.Lock()
+	delete(s.tasks, task)
+	s.mu.Unlock()
+}
+
+func (s *stats) addRestored(store string, records int) {
+	s.mu.Lock()
+	s.restored[store] += uint64(records)
+	s.mu.Unlock()
+}
+
+func (s *stats) put(v taskView) {
+	s.mu.Lock()
+	s.tasks[v.status.Name] = v
+	s.mu.Unlock()
+}
+
+func (s *stats) setState(st State, reason string) {
+	s.mu.Lock()
+	s.state, s.reason = st, reason
+	s.mu.Unlock()
+}
+
+// publish copies a task's figures to where Status and scrapes find them.
+func (w *worker) publish(r *taskRun) {
+	v := taskView{sub: r.plan.sub, status: TaskStatus{
+		Name: r.name, Partition: int32(r.partition), State: r.state, Reason: r.reason, RestoreMode: r.mode,
+	}}
+	if r.restore != nil {
+		v.status.Remaining = r.restore.remaining()
+		if v.status.Reason == "" {
+			v.status.Reason = r.restore.reason
+		}
+	}
+	if t := r.task; t != nil {
+		v.status.StreamTime, v.status.Sequence = t.point.StreamTime, t.point.Sequence
+		for _, in := range t.inputs {
+			if in != nil {
+				v.status.Inputs = append(v.status.Inputs, InputStatus{
+					Topic: in.tp.Topic, Partition: int32(in.tp.Partition), Next: in.committed, Stable: in.stable, Lag: in.lag(),
+				})
+			}
+		}
+		v.counters = t.counters.committedValues()
+		v.dedup = map[string]dedup.Stats{}
+		for _, l := range t.ids {
+			v.dedup[l.name] = l.index.Stats()
+		}
+		v.errors = slices.Clone(t.errors)
+	}
+	w.stats.put(v)
+}
+
+// Status returns a copy of what the process knows of itself. Safe for concurrent use.
+func (s *stats) status(topo *topology.Topology) Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := Status{
+		Pipeline: topo.Name(), State: s.current(), Reason: s.reason, Instance: s.instance, Started: s.started,
+		Transactions: TransactionStatus{Committed: s.done, Aborted: maps.Clone(s.aborts), LastCommit: s.lastCommit, OldestOpen: s.oldestOpen()},
+	}
+	ops := map[string]*OperatorStatus{}
+	for _, sub := range topo.Subtopologies() {
+		for _, o := range sub.Operators {
+			out.Operators = append(out.Operators, OperatorStatus{Name: o.Name, Kind: o.Kind, Counters: map[string]uint64{}})
+		}
+		for _, d := range sub.Dedups {
+			for i := range out.Operators {
+				if out.Operators[i].Name == d.Name {
+					out.Operators[i].Dedup = &DedupStatus{Retention: d.Config.Retention, Rebuilds: map[string]uint64{}}
+				}
+			}
+		}
+	}
+	for i := range out.Operators {
+		ops[out.Operators[i].Name] = &out.Operators[i]
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.tasks)) {
+		v := s.tasks[name]
+		out.Tasks = append(out.Tasks, v.status)
+		out.Errors = append(out.Errors, v.errors...)
+		for _, c := range v.counters {
+			kind, of, _ := strings.Cut(c.Name, separator)
+			if o := ops[of]; o != nil {
+				o.Counters[kind] += c.Value
+			}
+		}
+		for n, d := range v.dedup {
+			if o := ops[n]; o != nil && o.Dedup != nil {
+				o.Dedup.add(d)
+			}
+		}
+	}
+	slices.SortStableFunc(out.Errors, func(a, b RecordErrorStatus) int { return a.Time.Compare(b.Time) })
+	if n := len(out.Errors); n > keptErrors {
+		out.Errors = out.Errors[n-keptErrors:]
+	}
+	return out
+}
+
+func (s *stats) oldestOpen() (oldest time.Time) {
+	for _, t := range s.open {
+		if oldest.IsZero() || t.Before(oldest) {
+			oldest = t
+		}
+	}
+	return oldest
+}
+
+// current is the state with regard to the tasks: running only once all of them do.
+func (s *stats) current() State {
+	if s.state != Running {
+		return s.state
+	}
+	n := 0
+	for _, v := range s.tasks {
+		if st := v.status.State; st == TaskRunning || st == TaskPaused {
+			n++
+		}
+	}
+	if n < s.expected {
+		return Restoring
+	}
+	return Running
+}
+
+// settled ends a rebalance, for the metric, once every task runs again.
+func (s *stats) settled(now time.Time, m *metric.Set) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current() == Running && !s.rebalanceAt.IsZero() {
+		m.Rebalanced(now.Sub(s.rebalanceAt))
+		s.rebalanceAt = time.Time{}
+	}
+}
+
+// add lays another task's figures over the sum.
+func (d *DedupStatus) add(x dedup.Stats) {
+	d.IDs += x.IDs
+	if !x.Oldest.IsZero() && (d.Oldest.IsZero() || x.Oldest.Before(d.Oldest)) {
+		d.Oldest = x.Oldest
+	}
+	d.BloomBytes += uint64(x.BloomBytes)
+	d.BloomFill = max(d.BloomFill, x.WorstFill)
+	d.FalsePositiveRate = max(d.FalsePositiveRate, x.FalsePositives)
+	d.Expired += x.Expired
+	d.Rebuilds["start"] += x.Rebuilds.Missing + x.Rebuilds.Corrupt
+}

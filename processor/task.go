@@ -1,0 +1,448 @@
+package processor
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/streamd/streamd/changelog"
+	"github.com/streamd/streamd/dedup"
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/invariant"
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/topology"
+)
+
+// LocalStore is a task's part of the local transaction log. txlog implements it on disk; simulations
+// use a model of a disk.
+type LocalStore interface {
+	// Position is what the store last applied; false: nothing yet.
+	Position() (record.LocalPosition, bool)
+	// Apply makes one batch durable, atomically: all of it with the position, or nothing of the position.
+	Apply(*record.Batch) error
+	// Get returns nil for an absent key.
+	Get(store string, key []byte) ([]byte, error)
+	// Range calls fn in key order for from <= key < to (nil: no bound) until it returns false.
+	Range(store string, from, to []byte, fn func(key, value []byte) bool) error
+	// IDs is the ID log of one dedup operator.
+	IDs(operator string) dedup.Log
+	// Reset forgets everything, before a full restore.
+	Reset() error
+}
+
+// maxSkew is how far ahead of this host's clock a record's timestamp may move stream time. A record
+// from a producer whose clock is wrong must not expire what others still need.
+const maxSkew = time.Minute
+
+// fullCountersEvery is how often a commit record carries all counters instead of those that changed.
+const fullCountersEvery = 64
+
+// taskConfig is what a task needs to know of the world. It is shared by the tasks of a sub-topology,
+// except for what says otherwise.
+type taskConfig struct {
+	sub        *topology.Subtopology
+	partition  record.Partition        // this task's
+	inputs     []record.TopicPartition // this task's, by source; empty topic: no such partition
+	inputIDs   []string                // topic UUIDs, by source
+	sinks      []sinkTarget            // by sink
+	idLog      string                  // topic of ID blocks and commit records
+	idLogBytes int                     // what one of its records may hold
+	stores     map[string]storeTarget  // by store
+	policy     topology.Policy         // of operators that have none of their own
+	deadLetter sinkTarget
+}
+
+// storeTarget is a state store's changelog topic.
+type storeTarget struct {
+	topic    string
+	maxBytes int // of key and value together
+}
+
+// sinkTarget is an output topic as it is.
+type sinkTarget struct {
+	operator   string
+	topic      string
+	partitions int32
+	maxBytes   int // max.message.bytes
+}
+
+// Task runs one sub-topology on one partition. It is pure: every effect of a record stays in memory
+// until PrepareCommit returns it, and no method blocks. The life of a transaction:
+//
+//	AddRecords, Process ...   records run through the chain; effects pile up over the committed state
+//	PrepareCommit             what is to be published, with the position that it stands for
+//	   (the runner commits it in Kafka and applies Txn.Batch to the local store)
+//	PostCommit                the effects are the committed state
+//	Abort                     instead, at any time before: all effects are gone, the positions go back
+//
+// A record whose chain fails leaves nothing behind but what its error policy says. Not safe for
+// concurrent use.
+type Task struct {
+	cfg   taskConfig
+	name  string
+	local LocalStore
+	chain *topology.Chain
+
+	inputs []*input // by source; nil: the source has no such partition
+	ids    []*idLog
+	stores []*overlay
+
+	// point is the last committed one: what the local store's position says (INV-2). pending is the
+	// prepared one.
+	point, pending record.CommitPoint
+	counters       counters
+
+	streamTime time.Time // Invariant: never goes back but to the committed one, by Abort (INV-8)
+	current    record.Position
+	prepared   bool
+
+	out      []broker.Output
+	outBytes int
+	arena    arena
+	tooLarge error // set by Emit for the record in hand
+	records  int   // of this transaction
+	bytes    int
+	skipped  bool      // a position moved without a record (markers)
+	oldest   time.Time // lowest timestamp of this transaction, for the latency metric
+	errors   []RecordErrorStatus
+}
+
+// Txn is what a task wants to be committed.
+type Txn struct {
+	Outputs   []broker.Output // the task's own slice, valid until PostCommit or Abort
+	Changelog []broker.Output // ID blocks, state changes, and the commit record last
+	Offsets   []broker.OffsetCommit
+	// Batch is to be applied to the local store after the commit, with the changelog positions filled
+	// in from the receipt. Nil if the task has no state.
+	Batch   *record.Batch
+	Records int
+}
+
+// newTask makes a task that continues at the point. The local store is complete up to it.
+func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitPoint) (*Task, error) {
+	t := &Task{cfg: cfg, name: name, local: local, point: point, streamTime: point.StreamTime}
+	t.counters.load(point.Counters)
+	for _, d := range cfg.sub.Dedups {
+		x, err := dedup.Open(d.Config, local.IDs(d.Name))
+		if err != nil {
+			return nil, fmt.Errorf("processor: task %s: open the ID log of %q: %w", name, d.Name, err)
+		}
+		t.ids = append(t.ids, &idLog{name: d.Name, retention: d.Config.Retention, index: x})
+	}
+	for _, s := range cfg.sub.Stores {
+		t.stores = append(t.stores, newOverlay(s.Name, local, cfg.stores[s.Name].maxBytes))
+	}
+	for i, tp := range cfg.inputs {
+		if tp.Topic == "" {
+			t.inputs = append(t.inputs, nil)
+			continue
+		}
+		in := &input{tp: tp, source: i,
+			records: t.counters.cell(topology.CounterID{Kind: counterConsumedRecords, Of: tp.Topic}),
+			bytes:   t.counters.cell(topology.CounterID{Kind: counterConsumedBytes, Of: tp.Topic}),
+		}
+		t.inputs = append(t.inputs, in)
+	}
+	t.restorePositions()
+	var err error
+	if t.chain, err = cfg.sub.NewChain(t); err != nil {
+		return nil, fmt.Errorf("processor: task %s: %w", name, err)
+	}
+	return t, nil
+}
+
+// restorePositions puts the inputs to the committed positions and empties their queues.
+func (t *Task) restorePositions() {
+	for _, in := range t.inputs {
+		if in == nil {
+			continue
+		}
+		in.clear()
+		for _, p := range t.point.Inputs {
+			if p.TopicPartition == in.tp {
+				in.next = p.Next
+			}
+		}
+		in.committed = in.next
+	}
+}
+
+// AddRecords queues one fetched batch of an input partition. The batch must begin where the last one
+// ended: the caller drops batches of another assignment or position.
+func (t *Task) AddRecords(b broker.Batch) {
+	for _, in := range t.inputs {
+		if in != nil && in.tp == b.TopicPartition {
+			in.add(b)
+			return
+		}
+	}
+	invariant.Check(false, "INV-7 task %s got a batch of %s", t.name, b.TopicPartition)
+}
+
+// Queued is the number of records that wait in a partition's queue.
+func (t *Task) queued() (records int) {
+	for _, in := range t.inputs {
+		if in != nil {
+			records += in.queued
+		}
+	}
+	return records
+}
+
+// Process runs up to limit queued records through the chain, lowest timestamp first. It returns how
+// many it took. An error means that the operator's policy is to stop; it names operator and record.
+func (t *Task) Process(now time.Time, limit int) (int, error) {
+	invariant.Check(!t.prepared, "INV-6 task %s processes while a commit is prepared", t.name)
+	n := 0
+	for n < limit {
+		in := t.pick()
+		if in == nil {
+			break
+		}
+		r := in.head()
+		if err := t.process(in, r, now); err != nil {
+			return n, err
+		}
+		in.advance()
+		*in.records++
+		size := r.Size()
+		*in.bytes += uint64(size)
+		t.bytes += size
+		if t.records == 0 || r.Timestamp.Before(t.oldest) {
+			t.oldest = r.Timestamp
+		}
+		t.records++
+		n++
+	}
+	for _, in := range t.inputs {
+		if in != nil && in.skip() {
+			t.skipped = true
+		}
+	}
+	return n, nil
+}
+
+// pick returns the input whose head has the lowest timestamp (the first one of equals), or nil.
+func (t *Task) pick() *input {
+	var best *input
+	for _, in := range t.inputs {
+		if in == nil || in.empty() {
+			continue
+		}
+		if best == nil || in.head().Timestamp.Before(best.head().Timestamp) {
+			best = in
+		}
+	}
+	return best
+}
+
+// process runs one record. What it did is undone if it fails.
+func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
+	at := r.Timestamp
+	if limit := now.Add(maxSkew); at.After(limit) {
+		at = limit
+	}
+	if at.After(t.streamTime) {
+		t.streamTime = at
+	}
+	t.current = record.Position{TopicPartition: in.tp, Offset: r.Offset}
+	mark, markBytes := len(t.out), t.outBytes
+	for _, l := range t.ids {
+		l.mark = l.index.Mark()
+	}
+	err := t.chain.Sources[in.source](r)
+	if err == nil {
+		err = t.tooLarge
+	}
+	if err == nil {
+		for _, s := range t.stores {
+			s.keep()
+		}
+		return nil
+	}
+	t.out, t.outBytes, t.tooLarge = t.out[:mark], markBytes, nil
+	for _, l := range t.ids {
+		l.index.Rollback(l.mark)
+	}
+	for _, s := range t.stores {
+		s.undo()
+	}
+	return t.failed(in, r, err, now)
+}
+
+// PrepareCommit returns everything since the last commit, or nil if nothing happened. Until PostCommit
+// or Abort the task takes no further step.
+func (t *Task) PrepareCommit(now time.Time) *Txn {
+	if !t.dirty() {
+		return nil
+	}
+	p := record.CommitPoint{Sequence: t.point.Sequence + 1, Incarnation: t.point.Incarnation, StreamTime: t.streamTime}
+	for _, in := range t.inputs {
+		if in != nil {
+			p.Inputs = append(p.Inputs, record.InputPosition{TopicPartition: in.tp, Next: in.next})
+		}
+	}
+	slices.SortFunc(p.Inputs, compareInputs)
+	txn := &Txn{Records: t.records, Outputs: t.out}
+	for i := range t.out {
+		t.counters.add(topology.CounterID{Kind: counterProducedRecords, Of: t.out[i].Topic}, 1)
+		t.counters.add(topology.CounterID{Kind: counterProducedBytes, Of: t.out[i].Topic}, uint64(outputSize(&t.out[i])))
+	}
+	if t.cfg.sub.Stateful() {
+		t.prepareState(txn, &p, now)
+	}
+	for _, in := range t.inputs {
+		if in == nil {
+			continue
+		}
+		m := changelog.Metadata{Sequence: p.Sequence, Incarnation: p.Incarnation, CommitTime: now, TopicID: t.cfg.inputIDs[in.source]}
+		txn.Offsets = append(txn.Offsets, broker.OffsetCommit{TopicPartition: in.tp, Next: in.next, Metadata: m.String()})
+	}
+	t.pending, t.prepared = p, true
+	return txn
+}
+
+// dirty says whether there is anything to commit: a record, or positions that moved over markers.
+func (t *Task) dirty() bool { return t.records > 0 || t.skipped }
+
+// prepareState adds the ID blocks, the state changes and the commit record.
+func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
+	b := &record.Batch{}
+	to := func(topic string, key, value []byte) {
+		txn.Changelog = append(txn.Changelog, broker.Output{
+			TopicPartition: record.TopicPartition{Topic: topic, Partition: t.cfg.partition},
+			Timestamp:      t.streamTime, Key: key, Value: value,
+		})
+	}
+	for _, s := range t.stores {
+		topic := t.cfg.stores[s.name].topic
+		for _, c := range s.changes() {
+			b.State = append(b.State, c)
+			to(topic, c.Key, c.Value)
+		}
+	}
+	for _, l := range t.ids {
+		blocks, drops := l.index.Prepare(t.streamTime)
+		for _, blk := range splitBlocks(blocks, t.cfg.idLogBytes) {
+			ob := record.OperatorBlock{Operator: l.name, IDBlock: blk}
+			b.Blocks = append(b.Blocks, ob)
+			k, v := changelog.EncodeBlock(ob)
+			to(t.cfg.idLog, k, v)
+		}
+		for _, g := range drops {
+			b.Drops = append(b.Drops, record.GenerationDrop{Operator: l.name, Generation: g})
+		}
+	}
+	written := 0
+	for i := range txn.Changelog {
+		written += outputSize(&txn.Changelog[i])
+	}
+	t.counters.add(topology.CounterID{Kind: counterChangelogRecords, Of: t.cfg.sub.Name}, uint64(len(txn.Changelog)))
+	t.counters.add(topology.CounterID{Kind: counterChangelogBytes, Of: t.cfg.sub.Name}, uint64(written))
+	withChanged := *p
+	withChanged.Counters = t.counters.snapshot(p.Sequence%fullCountersEvery == 0)
+	k, v := changelog.EncodeCommit(withChanged)
+	to(t.cfg.idLog, k, v) // the last record of the task's transaction
+	p.Counters = t.counters.snapshot(true)
+	b.Position = record.LocalPosition{CommitPoint: *p, Complete: true, AppliedAt: now}
+	txn.Batch = b
+}
+
+// PostCommit makes the prepared effects the committed state. The local store has applied them.
+func (t *Task) PostCommit() {
+	invariant.Check(t.prepared, "INV-1 task %s: commit without a prepared transaction", t.name)
+	t.point = t.pending
+	for _, in := range t.inputs {
+		if in != nil {
+			in.committed = in.next
+		}
+	}
+	for _, l := range t.ids {
+		l.index.Commit()
+	}
+	for _, s := range t.stores {
+		s.commit()
+	}
+	t.counters.commit()
+	t.clearTxn()
+}
+
+// Abort drops everything since the last commit, the queues included: the caller reads again from the
+// positions of Point.
+func (t *Task) Abort() {
+	t.streamTime = t.point.StreamTime
+	for _, l := range t.ids {
+		l.index.Abort()
+	}
+	for _, s := range t.stores {
+		s.abort()
+	}
+	t.counters.abort()
+	t.clearTxn()
+	t.restorePositions()
+}
+
+func (t *Task) clearTxn() {
+	clear(t.out)
+	t.out, t.outBytes = t.out[:0], 0
+	t.arena.reset()
+	t.records, t.bytes, t.skipped, t.prepared = 0, 0, false, false
+	t.tooLarge = nil
+}
+
+// continueAt goes on at the last committed point after an Abort; its input positions may have been
+// corrected from the changelog.
+func (t *Task) continueAt(p record.CommitPoint) {
+	t.point.Inputs = p.Inputs
+	t.restorePositions()
+}
+
+// Point is the task's last committed point.
+func (t *Task) Point() record.CommitPoint { return t.point }
+
+// splitBlocks cuts blocks that would not fit into one record of the changelog.
+func splitBlocks(blocks []record.IDBlock, limit int) []record.IDBlock {
+	var out []record.IDBlock
+	for _, b := range blocks {
+		size := max(1, limit/b.EntryBytes) * b.EntryBytes
+		for len(b.Entries) > size {
+			part := b
+			part.Entries, b.Entries = b.Entries[:size:size], b.Entries[size:]
+			out = append(out, part)
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+func compareInputs(a, b record.InputPosition) int {
+	if a.Topic != b.Topic {
+		if a.Topic < b.Topic {
+			return -1
+		}
+		return 1
+	}
+	return int(a.Partition) - int(b.Partition)
+}
+
+func outputSize(o *broker.Output) int {
+	n := len(o.Key) + len(o.Value)
+	for i := range o.Headers {
+		n += len(o.Headers[i].Key) + len(o.Headers[i].Value)
+	}
+	return n
+}
+
+// idLog is a dedup operator's log in this task.
+type idLog struct {
+	name      string
+	retention time.Duration
+	index     *dedup.Index
+	mark      int
+	sealing   bool
+}
+
+// Check implements topology.IDLog.
+func (l *idLog) Check(h record.Hash, payload uint64, at time.Time) (dedup.Answer, error) {
+	return l.index.Check(h, payload, at)
+}

@@ -1,0 +1,143 @@
+package processor
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/invariant"
+	"github.com/streamd/streamd/internal/metric"
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/topology"
+)
+
+// keptErrors is how many failed records Status shows per task.
+const keptErrors = 20
+
+// maxErrorText bounds what an error's text takes of a dead letter's headers.
+const maxErrorText = 4 << 10
+
+// RecordError is an error that stops the application at a record.
+type RecordError struct {
+	Task     string
+	Operator string
+	Stage    topology.Stage
+	Position record.Position
+	Err      error
+}
+
+// Error names pipeline step and position, so that the record can be looked at.
+func (e *RecordError) Error() string {
+	return fmt.Sprintf("operator %q cannot %s record %s: %v (error policy: stop)", e.Operator, e.Stage, e.Position, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *RecordError) Unwrap() error { return e.Err }
+
+// failed does with a record what the policy says. All its effects are undone already.
+func (t *Task) failed(in *input, r *broker.Record, err error, now time.Time) error {
+	var v invariant.Violation
+	if errors.As(err, &v) {
+		return err
+	}
+	var oe *topology.OperatorError
+	if !errors.As(err, &oe) {
+		return fmt.Errorf("processor: task %s: record %s: %w", t.name, t.current, err)
+	}
+	policy := oe.Policy
+	if policy == topology.PolicyDefault {
+		policy = t.cfg.policy
+	}
+	action := "stop"
+	switch policy {
+	case topology.PolicySkip:
+		action = "skip"
+	case topology.PolicyDeadLetter:
+		action = "dead_letter"
+	}
+	t.note(RecordErrorStatus{Time: now, Operator: oe.Operator, Stage: string(oe.Stage), Action: action, Position: t.current.String(), Error: cut(oe.Err.Error())})
+	if action == "stop" {
+		return &RecordError{Task: t.name, Operator: oe.Operator, Stage: oe.Stage, Position: t.current, Err: oe.Err}
+	}
+	t.counters.add(topology.CounterID{Kind: topology.CounterKind(metric.ErrorCounter(string(oe.Stage), action)), Of: oe.Operator}, 1)
+	if action == "skip" {
+		return nil
+	}
+	return t.deadLetter(in, r, oe)
+}
+
+// deadLetter puts the record, as it came, into the transaction's outputs.
+//
+// The headers are those of KIP-1034, so that existing tools read them, and our own. They replace
+// those of an earlier failure: a record that is sent again and fails again must not grow.
+func (t *Task) deadLetter(in *input, r *broker.Record, oe *topology.OperatorError) error {
+	attempt := 1
+	if v, ok := r.Headers.Get("__streamd.errors.attempt"); ok {
+		if n, err := strconv.Atoi(string(v)); err == nil && n > 0 {
+			attempt = n + 1
+		}
+	}
+	h := make(record.Headers, 0, len(r.Headers)+9)
+	for _, x := range r.Headers {
+		if !ownErrorHeader(x.Key) {
+			h = append(h, x)
+		}
+	}
+	add := func(k, v string) { h = append(h, record.Header{Key: k, Value: []byte(v)}) }
+	add("__streams.errors.exception", fmt.Sprintf("%T", root(oe.Err)))
+	add("__streams.errors.message", cut(oe.Err.Error()))
+	add("__streams.errors.topic", in.tp.Topic)
+	add("__streams.errors.partition", strconv.Itoa(int(in.tp.Partition)))
+	add("__streams.errors.offset", strconv.FormatInt(int64(r.Offset), 10))
+	add("__streamd.errors.step", oe.Operator)
+	add("__streamd.errors.stage", string(oe.Stage))
+	add("__streamd.errors.attempt", strconv.Itoa(attempt))
+	target := &t.cfg.deadLetter
+	if target.topic == "" || target.partitions == 0 {
+		return fmt.Errorf("processor: record %s is to go to the dead letter topic, but none is set: %w", t.current, oe)
+	}
+	o := broker.Output{
+		TopicPartition: record.TopicPartition{Topic: target.topic, Partition: in.tp.Partition % record.Partition(target.partitions)},
+		Timestamp:      r.Timestamp, Key: r.Key, Value: r.Value, Headers: h,
+	}
+	size := outputSize(&o) + batchOverhead
+	if size > target.maxBytes {
+		return &RecordError{Task: t.name, Operator: oe.Operator, Stage: topology.StageProduce, Position: t.current,
+			Err: fmt.Errorf("its dead letter of about %d bytes is larger than max.message.bytes (%d) of topic %q; it failed with: %w", size, target.maxBytes, target.topic, oe.Err)}
+	}
+	t.out = append(t.out, o)
+	t.outBytes += size
+	return nil
+}
+
+func (t *Task) note(e RecordErrorStatus) {
+	if len(t.errors) == keptErrors {
+		t.errors = append(t.errors[:0], t.errors[1:]...)
+	}
+	t.errors = append(t.errors, e)
+}
+
+func ownErrorHeader(key string) bool {
+	const a, b = "__streams.errors.", "__streamd.errors."
+	return len(key) > len(a) && (key[:len(a)] == a || key[:len(b)] == b)
+}
+
+// root returns the innermost error, whose type says most.
+func root(err error) error {
+	for {
+		u := errors.Unwrap(err)
+		if u == nil {
+			return err
+		}
+		err = u
+	}
+}
+
+func cut(s string) string {
+	if len(s) > maxErrorText {
+		return s[:maxErrorText] + "..."
+	}
+	return s
+}

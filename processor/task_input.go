@@ -1,0 +1,75 @@
+package processor
+
+import (
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/record"
+)
+
+// input is the queue of one input partition.
+type input struct {
+	tp     record.TopicPartition
+	source int
+	queue  []broker.Batch
+	at     int // record in queue[0]
+	queued int // records
+	// next is the position after the last processed record; committed the one of the last commit.
+	// Invariant: committed <= next (INV-6).
+	next, committed record.Offset
+	stable          record.Offset // last stable offset as last heard
+	records, bytes  *uint64       // counters
+}
+
+func (in *input) add(b broker.Batch) {
+	in.stable = max(in.stable, b.LastStable)
+	in.queue = append(in.queue, b)
+	in.queued += len(b.Records)
+}
+
+func (in *input) clear() {
+	clear(in.queue)
+	in.queue, in.at, in.queued = in.queue[:0], 0, 0
+}
+
+// empty says whether no record waits. It first lets go of batches without any.
+func (in *input) empty() bool { return in.queued == 0 }
+
+// head is the next record. The queue is not empty.
+func (in *input) head() *broker.Record {
+	for in.at >= len(in.queue[0].Records) {
+		in.shift()
+	}
+	return &in.queue[0].Records[in.at]
+}
+
+// advance moves past the head.
+func (in *input) advance() {
+	in.next = in.queue[0].Records[in.at].Offset + 1
+	in.at++
+	in.queued--
+	if in.at >= len(in.queue[0].Records) {
+		in.shift()
+	}
+}
+
+// shift moves past the first batch, its markers included.
+func (in *input) shift() {
+	in.next = max(in.next, in.queue[0].Next)
+	in.queue[0] = broker.Batch{}
+	in.queue = in.queue[1:]
+	in.at = 0
+	if len(in.queue) == 0 {
+		in.queue = nil
+	}
+}
+
+// skip moves past batches without records and says whether the position moved by that alone.
+func (in *input) skip() bool {
+	before := in.next
+	for len(in.queue) > 0 && in.at >= len(in.queue[0].Records) {
+		in.shift()
+	}
+	return in.next != before
+}
+
+// lag is the number of offsets up to the last stable one.
+func (in *input) lag() int64 { return max(0, int64(in.stable-in.committed)) }

@@ -1,0 +1,186 @@
+package processor
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/txlog"
+)
+
+// cacheBytes bounds what a task keeps in memory of one store's committed content.
+const cacheBytes = 8 << 20
+
+// overlay is a state store as the chain sees it: the changes of the open transaction over a cache over
+// the local store.
+//
+// Entries live in two maps. What is used moves to young; when young is full at a commit it becomes old,
+// and what was still in old is forgotten: each entry costs one move, and no list is kept.
+type overlay struct {
+	name  string
+	local LocalStore
+	limit int // of key and value together, by the changelog topic's max.message.bytes
+
+	young, old map[string]*stateEntry
+	bytes      int // of young
+	dirty      []string
+	undoLog    []undoEntry
+}
+
+// stateEntry is one key. A nil value: the key is absent.
+type stateEntry struct {
+	value []byte
+	dirty bool // Invariant: a dirty entry is in young and its key in overlay.dirty.
+}
+
+// undoEntry is what a key was before the record in hand.
+type undoEntry struct {
+	entry *stateEntry
+	was   stateEntry
+}
+
+func newOverlay(name string, local LocalStore, limit int) *overlay {
+	return &overlay{name: name, local: local, limit: limit, young: map[string]*stateEntry{}, old: map[string]*stateEntry{}}
+}
+
+// find returns the entry of a key, read through to the local store.
+func (o *overlay) find(key []byte) (*stateEntry, error) {
+	if e := o.young[string(key)]; e != nil {
+		return e, nil
+	}
+	e := o.old[string(key)]
+	if e == nil {
+		v, err := o.local.Get(o.name, key)
+		if err != nil {
+			return nil, err
+		}
+		e = &stateEntry{value: slices.Clone(v)}
+	} else {
+		delete(o.old, string(key))
+	}
+	o.young[string(key)] = e
+	o.bytes += len(key) + len(e.value) + 64
+	return e, nil
+}
+
+// Get implements topology.Store.
+func (o *overlay) Get(key []byte) ([]byte, error) {
+	e, err := o.find(key)
+	if err != nil {
+		return nil, err
+	}
+	return e.value, nil
+}
+
+// Put implements topology.Store.
+func (o *overlay) Put(key, value []byte) error {
+	if n := len(key) + len(value); n > o.limit || len(key) > txlog.MaxKeyBytes || len(value) > txlog.MaxValueBytes {
+		return fmt.Errorf("state store %q: a key of %d bytes with a value of %d bytes is too large: its changelog topic takes %d bytes together, the local store %d and %d",
+			o.name, len(key), len(value), o.limit, txlog.MaxKeyBytes, txlog.MaxValueBytes)
+	}
+	e, err := o.find(key)
+	if err != nil {
+		return err
+	}
+	o.undoLog = append(o.undoLog, undoEntry{entry: e, was: *e})
+	if !e.dirty {
+		e.dirty = true
+		o.dirty = append(o.dirty, string(key))
+	}
+	o.bytes += len(value) - len(e.value)
+	if value == nil {
+		e.value = nil
+	} else {
+		e.value = append(make([]byte, 0, len(value)), value...)
+	}
+	return nil
+}
+
+// Range implements topology.Store: the local store's keys merged with the transaction's changes.
+func (o *overlay) Range(from, to []byte, fn func(key, value []byte) bool) error {
+	var changed []string
+	for _, k := range o.dirty {
+		if k >= string(from) && (to == nil || k < string(to)) {
+			changed = append(changed, k)
+		}
+	}
+	slices.Sort(changed)
+	changed = slices.Compact(changed)
+	stopped := false
+	emit := func(k string) bool {
+		if v := o.young[k].value; v != nil {
+			stopped = !fn([]byte(k), v)
+		}
+		return !stopped
+	}
+	err := o.local.Range(o.name, from, to, func(k, v []byte) bool {
+		for len(changed) > 0 && changed[0] < string(k) {
+			if !emit(changed[0]) {
+				return false
+			}
+			changed = changed[1:]
+		}
+		if len(changed) > 0 && changed[0] == string(k) {
+			ok := emit(changed[0])
+			changed = changed[1:]
+			return ok
+		}
+		stopped = !fn(k, v)
+		return !stopped
+	})
+	if err != nil {
+		return err
+	}
+	for _, k := range changed {
+		if stopped || !emit(k) {
+			break
+		}
+	}
+	return nil
+}
+
+// keep accepts what the record in hand did.
+func (o *overlay) keep() { o.undoLog = o.undoLog[:0] }
+
+// undo takes it back, newest first.
+func (o *overlay) undo() {
+	for i := len(o.undoLog) - 1; i >= 0; i-- {
+		u := o.undoLog[i]
+		if u.entry.dirty && !u.was.dirty {
+			o.dirty = o.dirty[:len(o.dirty)-1] // it was the last one to become dirty
+		}
+		o.bytes += len(u.was.value) - len(u.entry.value)
+		*u.entry = u.was
+	}
+	o.undoLog = o.undoLog[:0]
+}
+
+// changes lists what the transaction changed, in the order of the first change of each key.
+func (o *overlay) changes() []record.StateChange {
+	out := make([]record.StateChange, 0, len(o.dirty))
+	for _, k := range o.dirty {
+		out = append(out, record.StateChange{Store: o.name, Key: []byte(k), Value: o.young[k].value})
+	}
+	return out
+}
+
+// commit makes the changes the committed content.
+func (o *overlay) commit() {
+	for _, k := range o.dirty {
+		o.young[k].dirty = false
+	}
+	o.dirty = o.dirty[:0]
+	if o.bytes > cacheBytes {
+		o.young, o.old, o.bytes = map[string]*stateEntry{}, o.young, 0
+	}
+}
+
+// abort forgets the changes: their keys are read from the local store again.
+func (o *overlay) abort() {
+	o.undoLog = o.undoLog[:0]
+	for _, k := range o.dirty {
+		o.bytes -= len(k) + len(o.young[k].value) + 64
+		delete(o.young, k)
+	}
+	o.dirty = o.dirty[:0]
+}

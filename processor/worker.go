@@ -1,0 +1,422 @@
+package processor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/record"
+)
+
+// Limits of one step of a worker.
+const (
+	quantum       = 512                    // records of one task before the next one's turn
+	queueHigh     = 16_384                 // queued records of a task at which its partitions are paused
+	queueLow      = queueHigh / 2          // and at which they are read again
+	idleWait      = 100 * time.Millisecond // longest wait for input
+	skipAge       = time.Second            // a position that moved over markers only is committed after this
+	restoreWait   = 20 * time.Millisecond  // longest wait for changelog records while nothing else is to do
+	restorePause  = 2 * time.Millisecond   // longest wait for input while a restore waits for its next attempt
+	memoryReplays = 3                      // how often a failed transaction is run again from memory
+)
+
+// worker steps its tasks, one record at a time, and commits them together with one transactional
+// producer: an abort touches the tasks of one worker only. step does a bounded amount of work; run
+// calls it for ever. All fields but the command queue belong to the stepping goroutine.
+type worker struct {
+	*engine
+	id       int
+	reader   broker.Reader // inputs
+	restorer broker.Reader // changelogs; nil until needed
+	producer broker.Producer
+	ready    bool // the producer has an epoch and no transaction in doubt
+
+	runs []*taskRun // by name
+	meta broker.GroupMeta
+	tags uint64
+
+	// The open transaction. meta is captured with its first record: never that of a newer session (KIP-447).
+	open    bool
+	records bool // it has records, not only positions moved over markers
+	opened  time.Time
+	txnMeta broker.GroupMeta
+
+	stopped bool
+
+	mu       sync.Mutex // guards commands
+	commands []command
+}
+
+// command is something that the group membership or the App asks of a worker.
+type command struct {
+	assign bool
+	meta   broker.GroupMeta
+	add    []*taskRun // with assign
+
+	remove []record.TopicPartition // commit, then close the tasks of these partitions
+	lost   bool                    // with remove: nothing can be committed any more
+	stop   bool                    // commit, close everything
+	sealed *sealed
+	done   chan<- struct{}
+}
+
+func newWorker(e *engine, id int, transactionalID string) *worker {
+	return &worker{
+		engine: e, id: id,
+		reader: e.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted}),
+		producer: e.cluster.NewProducer(broker.ProducerConfig{
+			TransactionalID: transactionalID, TransactionTimeout: e.cfg.txnTimeout,
+		}),
+	}
+}
+
+// send queues a command and wakes the worker.
+func (w *worker) send(c command) {
+	w.mu.Lock()
+	w.commands = append(w.commands, c)
+	w.mu.Unlock()
+	w.reader.Wake()
+}
+
+func (w *worker) take() (command, bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.commands) == 0 {
+		return command{}, false
+	}
+	c := w.commands[0]
+	w.commands = w.commands[1:]
+	return c, true
+}
+
+func (w *worker) pendingCommand() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.commands) > 0
+}
+
+// step does the next bounded piece of work. An error ends the application.
+func (w *worker) step(ctx context.Context) error {
+	for {
+		c, ok := w.take()
+		if !ok {
+			break
+		}
+		err := w.handle(ctx, c)
+		if c.done != nil {
+			close(c.done)
+		}
+		if err != nil || w.stopped {
+			return err
+		}
+	}
+	if w.diskLow() {
+		return w.sleep(ctx, idleWait)
+	}
+	restoring, err := w.stepRestores(ctx)
+	if err != nil {
+		return err
+	}
+	if err := w.fetch(ctx, restoring); err != nil {
+		return err
+	}
+	if err := w.process(); err != nil {
+		return err
+	}
+	if w.due() {
+		return w.commit(ctx)
+	}
+	return nil
+}
+
+// diskLow pauses and resumes the tasks with the space on the state disk (the store dies of a full one).
+func (w *worker) diskLow() bool {
+	low := w.local != nil && w.local.DiskLow()
+	for _, r := range w.runs {
+		switch {
+		case low && r.state == TaskRunning:
+			r.state, r.reason = TaskPaused, "state disk full"
+			w.log.Warn("task paused: the state disk is full; it goes on when there is space", "task", r.name)
+		case !low && r.state == TaskPaused:
+			r.state, r.reason = TaskRunning, ""
+			w.log.Info("task goes on: there is space on the state disk again", "task", r.name)
+		default:
+			continue
+		}
+		w.publish(r)
+	}
+	return low
+}
+
+// fetch takes what has arrived and queues it, waiting only if there is nothing else to do.
+func (w *worker) fetch(ctx context.Context, restoring time.Duration) error {
+	for _, b := range w.reader.Poll(ctx, w.waitFor(restoring)) {
+		r := w.runOf(b.TopicPartition)
+		if r == nil || r.tag != b.Tag || r.state != TaskRunning {
+			continue // of an assignment or a position that is gone
+		}
+		if b.Err != nil {
+			return w.inputError(r, b)
+		}
+		r.task.AddRecords(b)
+		if r.task.queued() >= queueHigh {
+			w.pause(r, true)
+		}
+	}
+	return nil
+}
+
+func (w *worker) inputError(r *taskRun, b broker.Batch) error {
+	remedy := ""
+	for _, p := range r.task.Point().Inputs {
+		if p.TopicPartition == b.TopicPartition {
+			remedy = fmt.Sprintf(" (next offset to process: %d)", p.Next)
+		}
+	}
+	return fmt.Errorf("processor: task %s: read %s%s: %w", r.name, b.TopicPartition, remedy, b.Err)
+}
+
+func (w *worker) pause(r *taskRun, on bool) {
+	for _, tp := range r.inputs {
+		w.reader.Pause(tp, on)
+	}
+}
+
+// waitFor is how long there is nothing to do unless input arrives.
+// restoring is how long restores allow, negative if there are none.
+func (w *worker) waitFor(restoring time.Duration) time.Duration {
+	for _, r := range w.runs {
+		if r.state == TaskRunning && r.task.queued() > 0 {
+			return 0
+		}
+	}
+	wait := idleWait
+	if restoring >= 0 {
+		wait = restoring
+	}
+	if !w.open {
+		return wait
+	}
+	age := w.cfg.floor
+	if !w.records {
+		age = skipAge
+	}
+	return max(0, min(wait, w.opened.Add(age).Sub(w.now())))
+}
+
+// process gives each running task its turn until the queues are empty or the transaction is full.
+func (w *worker) process() error {
+	for {
+		worked := false
+		for _, r := range w.runs {
+			if r.state != TaskRunning {
+				continue
+			}
+			now := w.now()
+			before := r.task.queued()
+			n, err := r.task.Process(now, quantum)
+			if err != nil {
+				w.stats.recordError(r.name, r.task.errors)
+				return err
+			}
+			if n > 0 {
+				worked = true
+			}
+			if before >= queueLow && r.task.queued() < queueLow {
+				w.pause(r, false)
+			}
+			if r.task.dirty() && !w.open {
+				w.open, w.opened, w.txnMeta = true, now, w.meta
+			}
+			if n > 0 && !w.records {
+				w.records, w.opened = true, now
+			}
+		}
+		if !worked || w.full() || w.pendingCommand() {
+			return nil
+		}
+	}
+}
+
+// full says whether the transaction has reached its limits.
+func (w *worker) full() bool {
+	records, bytes := 0, 0
+	for _, r := range w.runs {
+		if r.task != nil {
+			records += r.task.records
+			bytes += r.task.bytes + r.task.outBytes
+		}
+	}
+	return records >= w.cfg.maxRecords || bytes >= w.cfg.maxBytes || w.open && w.records && w.now().Sub(w.opened) >= w.cfg.interval
+}
+
+// due says whether to commit now. The transaction is adaptive: closed when the input stalls, so that a
+// low rate has a low latency, and at its limits, so that a high rate has large batches.
+func (w *worker) due() bool {
+	if !w.open {
+		return false
+	}
+	age := w.now().Sub(w.opened)
+	if !w.records {
+		return age >= skipAge
+	}
+	if w.full() {
+		return true
+	}
+	for _, r := range w.runs {
+		if r.state == TaskRunning && r.task.queued() > 0 {
+			return false
+		}
+	}
+	return age >= w.cfg.floor
+}
+
+func (w *worker) runOf(tp record.TopicPartition) *taskRun {
+	for _, r := range w.runs {
+		if r.owns(tp) {
+			return r
+		}
+	}
+	return nil
+}
+
+// handle carries out one command.
+func (w *worker) handle(ctx context.Context, c command) error {
+	switch {
+	case c.sealed != nil:
+		return w.finishSeal(c.sealed)
+	case c.assign:
+		return w.assign(c)
+	case c.stop:
+		err := w.commit(ctx)
+		w.closeRuns(func(*taskRun) bool { return true })
+		w.stopped = true
+		return err
+	case c.lost:
+		w.dropTxn()
+		w.closeRuns(func(r *taskRun) bool { return slices.ContainsFunc(c.remove, r.owns) })
+		return nil
+	default:
+		err := w.commit(ctx)
+		w.closeRuns(func(r *taskRun) bool { return slices.ContainsFunc(c.remove, r.owns) })
+		return err
+	}
+}
+
+// assign takes over a new session and new tasks. What was read under the old session and is not
+// committed is dropped and read again: nothing of it was sent (crash table, rows 15 and 16).
+func (w *worker) assign(c command) error {
+	if w.open && w.txnMeta != c.meta {
+		w.dropTxn()
+	}
+	w.meta = c.meta
+	for _, r := range c.add {
+		var err error
+		if r.plan.sub.Stateful() {
+			if r.local, err = w.local.Task(r.name); err != nil {
+				return fmt.Errorf("processor: task %s: open the local store: %w", r.name, err)
+			}
+		}
+		r.state = TaskRestoring
+		r.restore = &restoration{started: w.now()}
+		w.runs = append(w.runs, r)
+		w.publish(r)
+	}
+	slices.SortFunc(w.runs, func(a, b *taskRun) int { return strings.Compare(a.name, b.name) })
+	return nil
+}
+
+// dropTxn forgets the open transaction, of which nothing was sent, and reads its records again.
+func (w *worker) dropTxn() {
+	if !w.open {
+		return
+	}
+	w.stats.aborted("rebalance", w.metrics)
+	w.producer.Reset()
+	w.endTxn()
+	for _, r := range w.runs {
+		if r.state == TaskRunning && r.task != nil {
+			r.task.Abort()
+			w.seek(r)
+		}
+	}
+}
+
+func (w *worker) endTxn() {
+	w.open, w.records, w.opened, w.txnMeta = false, false, time.Time{}, broker.GroupMeta{}
+	w.stats.openTxn(w.id, time.Time{})
+}
+
+// seek starts reading a task's inputs at its committed positions. Whatever is under way has an old tag.
+func (w *worker) seek(r *taskRun) {
+	w.tags++
+	r.tag = w.tags
+	for _, p := range r.task.Point().Inputs {
+		w.reader.Seek(p.TopicPartition, p.Next, r.tag)
+		w.reader.Pause(p.TopicPartition, false)
+	}
+}
+
+// closeRuns ends tasks. Their committed state stays in the local store.
+func (w *worker) closeRuns(which func(*taskRun) bool) {
+	kept := w.runs[:0]
+	for _, r := range w.runs {
+		if !which(r) {
+			kept = append(kept, r)
+			continue
+		}
+		for _, tp := range r.inputs {
+			w.reader.Remove(tp)
+		}
+		if r.restore != nil {
+			w.endRestoreReads(r)
+		}
+		r.seals.Wait()
+		r.state = TaskClosed
+		w.stats.remove(r.name)
+	}
+	clear(w.runs[len(kept):])
+	w.runs = kept
+}
+
+func (w *worker) close() {
+	w.producer.Close()
+	w.reader.Close()
+	if w.restorer != nil {
+		w.restorer.Close()
+	}
+}
+
+func (w *worker) finishSeal(s *sealed) error {
+	if s.run.task == nil || s.run.state == TaskClosed || !slices.Contains(s.run.task.ids, s.log) {
+		return nil // the task was opened anew since
+	}
+	s.log.sealing = false
+	if err := s.log.index.Sealed(s.result); err != nil {
+		return fmt.Errorf("processor: task %s: seal the IDs of %q: %w", s.run.name, s.log.name, err)
+	}
+	return nil
+}
+
+// seal starts what there is to seal, in the background.
+func (w *worker) seal(r *taskRun) {
+	for _, l := range r.task.ids {
+		if l.sealing {
+			continue
+		}
+		job := l.index.SealJob()
+		if job == nil {
+			continue
+		}
+		l.sealing = true
+		r.seals.Add(1)
+		w.background(func() {
+			defer r.seals.Done()
+			w.send(command{sealed: &sealed{run: r, log: l, result: job()}})
+		})
+	}
+}
