@@ -3,8 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
-	"fmt"
-	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,17 +17,16 @@ import (
 type Cluster struct {
 	conf Config
 
-	// client serves metadata only. It is made anew when credentials are refused, so that renewed
-	// secrets are read again.
-	mu     sync.Mutex // guards the fields below
-	client sarama.Client
-	conns  map[string]*adminConn // administration, by address
-	limits map[string]int        // max.message.bytes of the topics that were described
-	id     string
-	closed bool
+	mu         sync.Mutex            // guards the fields below
+	conns      map[string]*adminConn // metadata and administration, by address
+	brokers    map[int32]string      // addresses by broker ID, as the last metadata has them
+	leaders    map[record.TopicPartition]int32
+	controller int32
+	id         string
+	limits     map[string]int // max.message.bytes of the topics that were described
+	closed     bool
 
 	logged map[request]*sometimes // read only
-	wg     sync.WaitGroup         // calls of sarama that outlived their context
 }
 
 // adminConn is a shared connection for administrative requests, one at a time.
@@ -46,17 +44,21 @@ func Open(ctx context.Context, conf Config) (*Cluster, error) {
 	if err := conf.validate(); err != nil {
 		return nil, &broker.Error{Op: string(reqConnect), Kind: broker.ErrConfig, Cause: err}
 	}
-	c := &Cluster{conf: conf, conns: map[string]*adminConn{}, limits: map[string]int{}, logged: map[request]*sometimes{}}
+	c := &Cluster{
+		conf: conf, conns: map[string]*adminConn{}, brokers: map[int32]string{}, leaders: map[record.TopicPartition]int32{},
+		controller: -1, limits: map[string]int{}, logged: map[request]*sometimes{},
+	}
 	for _, r := range []request{
 		reqInit, reqFetch, reqMetadata, reqJoin, reqCoordinator, reqListOffsets, reqOffsetFetch, reqDeleteRecords, reqCreateTopic, reqConfigs,
 		reqLeave, reqProduce, reqConnect,
 	} {
 		c.logged[r] = &sometimes{}
 	}
-	if _, err := c.metadata(ctx); err != nil {
-		return nil, err
+	err := c.checkVersions(ctx)
+	if err == nil {
+		_, _, err = c.describe(ctx, probeTopic)
 	}
-	if err := c.checkVersions(ctx); err != nil {
+	if err != nil {
 		_ = c.Close()
 		return nil, err
 	}
@@ -71,196 +73,126 @@ func (c *Cluster) Close() error {
 		return nil
 	}
 	c.closed = true
-	client, conns := c.client, c.conns
-	c.client, c.conns = nil, nil
+	conns := c.conns
+	c.conns = nil
 	c.mu.Unlock()
 	for _, a := range conns {
 		<-a.sem
 		a.link.drop(false)
 	}
-	closeClient(client)
-	c.wg.Wait()
 	return nil
-}
-
-func closeClient(client sarama.Client) {
-	if client != nil {
-		_ = client.Close()
-		client.Config().MetricRegistry.UnregisterAll()
-	}
 }
 
 var errClosed = errors.New("kafka: the cluster is closed")
 
-// metadata returns the metadata client, making it if there is none.
-func (c *Cluster) metadata(ctx context.Context) (sarama.Client, error) {
-	c.mu.Lock()
-	client, closed := c.client, c.closed
-	c.mu.Unlock()
-	if closed {
-		return nil, errClosed
-	}
-	if client != nil {
-		return client, nil
-	}
-	client, err := await(ctx, c, c.newClient, closeClient)
-	if err != nil {
-		return nil, c.openError(err)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed || c.client != nil { // somebody else was faster
-		extra := client
-		c.wg.Go(func() { closeClient(extra) })
-		if c.closed {
-			return nil, errClosed
+// probeTopic is asked about where only brokers and cluster ID matter: a request for no topic at all
+// would be answered with every topic. It need not exist, and is never created.
+const probeTopic = "__streamd_probe"
+
+// describe asks for the metadata of topics and remembers what it says of brokers and leaders. addr is
+// the broker that answered.
+func (c *Cluster) describe(ctx context.Context, topics ...string) (resp *sarama.MetadataResponse, addr string, err error) {
+	err = c.askAny(ctx, func(b *sarama.Broker) (err error) {
+		addr = b.Addr()
+		resp, err = b.GetMetadata(sarama.NewMetadataRequest(protocolVersion(), topics))
+		if err == nil && len(resp.Brokers) == 0 {
+			err = errors.New("the broker is starting: it knows no brokers") // KAFKA-7924
 		}
-		return c.client, nil
-	}
-	c.client = client
-	return client, nil
-}
-
-func (c *Cluster) newClient() (sarama.Client, error) {
-	conf, err := c.conf.saramaConfig(plainDialer{&c.conf})
-	if err != nil {
-		return nil, err
-	}
-	client, err := sarama.NewClient(c.conf.Brokers, conf)
-	if err != nil {
-		conf.MetricRegistry.UnregisterAll()
-	}
-	return client, err
-}
-
-// openError makes the error of a client that could not be opened.
-func (c *Cluster) openError(err error) error {
-	where := c.conf.Brokers[0]
-	if n := len(c.conf.Brokers); n > 1 {
-		where = fmt.Sprintf("%s and %d more", where, n-1)
-	}
-	return connectError(where, err)
-}
-
-// forget drops a metadata client whose credentials were refused.
-func (c *Cluster) forget(client sarama.Client, err error) {
-	if kindOf(c.openError(err)) != broker.ErrAuthentication && !errors.Is(err, sarama.ErrClosedClient) {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.client == client && !c.closed {
-		c.client = nil
-		c.wg.Go(func() { closeClient(client) })
-	}
-}
-
-// plainDialer opens the connections of sarama's own clients.
-type plainDialer struct{ conf *Config }
-
-// Dial implements sarama's dialer.
-func (d plainDialer) Dial(network, addr string) (net.Conn, error) {
-	top, _, err := d.conf.open(context.Background(), network, addr)
-	return top, err
-}
-
-// await runs a call of sarama, which knows no context, and returns early when ctx ends. What the
-// call returns then goes to discard.
-func await[T any](ctx context.Context, c *Cluster, f func() (T, error), discard func(T)) (T, error) {
-	type result struct {
-		v   T
-		err error
-	}
-	done := make(chan result, 1)
-	c.wg.Go(func() {
-		v, err := f()
-		done <- result{v, err}
+		return err
 	})
-	select {
-	case r := <-done:
-		return r.v, r.err
-	case <-ctx.Done():
-		if discard != nil {
-			c.wg.Go(func() {
-				if r := <-done; r.err == nil {
-					discard(r.v)
-				}
-			})
-		}
-		var zero T
-		return zero, ctx.Err()
+	if err != nil {
+		return nil, "", wrap(reqMetadata, strings.Join(topics, ", "), err)
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.brokers)
+	for _, b := range resp.Brokers {
+		c.brokers[b.ID()] = b.Addr()
+	}
+	c.controller = resp.ControllerID
+	if resp.ClusterID != nil {
+		c.id = *resp.ClusterID
+	}
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			tp := record.TopicPartition{Topic: t.Name, Partition: record.Partition(p.ID)}
+			if _, known := c.brokers[p.Leader]; known {
+				c.leaders[tp] = p.Leader
+			} else {
+				delete(c.leaders, tp)
+			}
+		}
+	}
+	return resp, addr, nil
 }
 
 // refresh asks for the metadata of topics anew. Errors show when a leader is asked for.
 func (c *Cluster) refresh(ctx context.Context, topics []string) {
-	client, err := c.metadata(ctx)
-	if err != nil {
-		return
-	}
-	_, err = await(ctx, c, func() (struct{}, error) { return struct{}{}, client.RefreshMetadata(topics...) }, nil)
-	if err != nil {
-		c.forget(client, err)
+	if _, _, err := c.describe(ctx, topics...); err != nil && ctx.Err() == nil {
+		c.heals(reqMetadata, strings.Join(topics, ", "), err)
 	}
 }
 
 // leader returns the leader of a partition as the metadata has it.
 func (c *Cluster) leader(ctx context.Context, tp record.TopicPartition) (id int32, addr string, err error) {
-	client, err := c.metadata(ctx)
+	if id, addr, ok := c.knownLeader(tp); ok {
+		return id, addr, nil
+	}
+	resp, _, err := c.describe(ctx, tp.Topic)
 	if err != nil {
 		return 0, "", err
 	}
-	b, err := await(ctx, c, func() (*sarama.Broker, error) { return client.Leader(tp.Topic, int32(tp.Partition)) }, nil)
-	if err != nil {
-		c.forget(client, err)
-		return 0, "", c.metadataError(tp.String(), err)
+	if id, addr, ok := c.knownLeader(tp); ok {
+		return id, addr, nil
 	}
-	return b.ID(), b.Addr(), nil
+	code := sarama.ErrUnknownTopicOrPartition
+	for _, t := range resp.Topics {
+		if t.Name != tp.Topic {
+			continue
+		}
+		if t.Err != sarama.ErrNoError {
+			code = t.Err
+		}
+		for _, p := range t.Partitions {
+			if p.ID == int32(tp.Partition) {
+				code = sarama.ErrLeaderNotAvailable
+			}
+		}
+	}
+	where := tp.String()
+	if code == sarama.ErrTopicAuthorizationFailed {
+		where = tp.Topic
+	}
+	return 0, "", codeError(reqMetadata, where, code)
 }
 
-// metadataError wraps an error of the metadata client.
-func (c *Cluster) metadataError(where string, err error) error {
-	var code sarama.KError
-	if errors.As(err, &code) && code != sarama.ErrSASLAuthenticationFailed {
-		return codeError(reqMetadata, where, code)
+func (c *Cluster) knownLeader(tp record.TopicPartition) (id int32, addr string, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, ok = c.leaders[tp]
+	if ok {
+		addr, ok = c.brokers[id]
 	}
-	var e *broker.Error
-	if errors.As(err, &e) {
-		return err
-	}
-	return c.openError(err)
+	return id, addr, ok
 }
 
 // brokerAddr returns the address of a broker by its ID, if the metadata has it.
 func (c *Cluster) brokerAddr(id int32) (string, bool) {
 	c.mu.Lock()
-	client := c.client
-	c.mu.Unlock()
-	if client == nil {
-		return "", false
-	}
-	for _, b := range client.Brokers() {
-		if b.ID() == id {
-			return b.Addr(), true
-		}
-	}
-	return "", false
+	defer c.mu.Unlock()
+	addr, ok := c.brokers[id]
+	return addr, ok
 }
 
-// addresses lists the known brokers, and the configured ones if none is known.
-func (c *Cluster) addresses(ctx context.Context) ([]string, error) {
-	client, err := c.metadata(ctx)
-	if err != nil {
-		return nil, err
-	}
+// addresses lists the known brokers.
+func (c *Cluster) addresses() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var out []string
-	for _, b := range client.Brokers() {
-		out = append(out, b.Addr())
+	for _, id := range sortedKeys(c.brokers) {
+		out = append(out, c.brokers[id])
 	}
-	if len(out) == 0 {
-		out = c.conf.Brokers
-	}
-	return out, nil
+	return out
 }
 
 // ask sends an administrative request to the broker at addr over a shared connection.
@@ -295,18 +227,19 @@ func (c *Cluster) ask(ctx context.Context, addr string, f func(*sarama.Broker) e
 	return nil
 }
 
-// askAny sends a request to the brokers in turn until one answers.
-func (c *Cluster) askAny(ctx context.Context, f func(*sarama.Broker) error) error {
-	addrs, err := c.addresses(ctx)
-	if err != nil {
-		return err
-	}
-	for _, a := range addrs {
+// askAny sends a request to the brokers in turn until one answers: first those that metadata has
+// named, then the configured ones.
+func (c *Cluster) askAny(ctx context.Context, f func(*sarama.Broker) error) (err error) {
+	tried := map[string]bool{}
+	for _, a := range append(c.addresses(), c.conf.Brokers...) {
+		if tried[a] {
+			continue
+		}
+		tried[a] = true
 		if err = c.ask(ctx, a, f); err == nil || ctx.Err() != nil || fatal(kindOf(err)) {
 			return err
 		}
 	}
-	c.refresh(ctx, nil) // perhaps all of them have moved
 	return err
 }
 
@@ -340,25 +273,15 @@ func (c *Cluster) ID(ctx context.Context) (string, error) {
 	if id != "" {
 		return id, nil
 	}
-	err := c.askAny(ctx, func(b *sarama.Broker) error {
-		req := sarama.NewMetadataRequest(protocolVersion(), []string{})
-		req.Topics = []string{"__cluster_id_probe"} // an empty list would ask for every topic
-		resp, err := b.GetMetadata(req)
-		if err == nil && resp.ClusterID != nil {
-			id = *resp.ClusterID
-		}
-		return err
-	})
-	if err == nil && id == "" {
-		err = errors.New("the broker names no cluster ID")
-	}
-	if err != nil {
-		return "", wrap(reqMetadata, "cluster ID", err)
+	if _, _, err := c.describe(ctx, probeTopic); err != nil {
+		return "", err
 	}
 	c.mu.Lock()
-	c.id = id
-	c.mu.Unlock()
-	return id, nil
+	defer c.mu.Unlock()
+	if c.id == "" {
+		return "", wrap(reqMetadata, "cluster ID", errors.New("the broker names no cluster ID"))
+	}
+	return c.id, nil
 }
 
 // wrap gives an error its place, unless it has one.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -23,10 +24,10 @@ func (c *Cluster) explainWait(ctx context.Context, err error, since time.Duratio
 	if since < explainAfter || !errors.As(err, &e) || sarama.KError(e.Code) != sarama.ErrConsumerCoordinatorNotAvailable {
 		return nil
 	}
-	addrs, aerr := c.addresses(ctx)
-	if aerr != nil {
+	if _, _, derr := c.describe(ctx, probeTopic); derr != nil {
 		return nil
 	}
+	addrs := c.addresses()
 	const setting = "transaction.state.log.replication.factor"
 	value, cerr := c.brokerConfig(ctx, setting)
 	if want, perr := strconv.Atoi(value); cerr == nil && perr == nil && want > len(addrs) {
@@ -62,16 +63,16 @@ func (c *Cluster) explainInit(ctx context.Context, cfg broker.ProducerConfig, e 
 
 // brokerConfig reads one setting of a broker.
 func (c *Cluster) brokerConfig(ctx context.Context, name string) (string, error) {
-	client, err := c.metadata(ctx)
-	if err != nil {
-		return "", err
-	}
-	for _, b := range client.Brokers() {
+	c.mu.Lock()
+	brokers := maps.Clone(c.brokers)
+	c.mu.Unlock()
+	err := errors.New("no broker is known")
+	for _, id := range sortedKeys(brokers) {
 		req := &sarama.DescribeConfigsRequest{Version: 1, Resources: []*sarama.ConfigResource{{
-			Type: sarama.BrokerResource, Name: strconv.Itoa(int(b.ID())), ConfigNames: []string{name},
+			Type: sarama.BrokerResource, Name: strconv.Itoa(int(id)), ConfigNames: []string{name},
 		}}}
 		var resp *sarama.DescribeConfigsResponse
-		err = c.ask(ctx, b.Addr(), func(b *sarama.Broker) (err error) {
+		err = c.ask(ctx, brokers[id], func(b *sarama.Broker) (err error) {
 			resp, err = b.DescribeConfigs(req)
 			return err
 		})

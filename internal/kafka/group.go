@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -80,6 +81,8 @@ type membership struct {
 	c *Cluster
 	g broker.GroupConfig
 	h broker.GroupHandler
+	// wg has the call of Revoked under way; each session waits for it.
+	wg sync.WaitGroup
 
 	calls sync.Mutex // held during a call of h: they come one at a time. Taken before mu.
 
@@ -100,7 +103,7 @@ type revocation struct {
 
 // session joins and stays a member until something ends it. Nil: ended, join again.
 func (m *membership) session(ctx context.Context) error {
-	conf, err := m.config()
+	conf, err := m.config(ctx)
 	if err != nil {
 		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
 	}
@@ -108,10 +111,9 @@ func (m *membership) session(ctx context.Context) error {
 		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
 	}
 	defer conf.MetricRegistry.UnregisterAll()
-	client, err := await(ctx, m.c, func() (sarama.Client, error) { return sarama.NewClient(m.c.conf.Brokers, conf) },
-		func(cl sarama.Client) { _ = cl.Close() })
+	client, err := sarama.NewClient(m.c.conf.Brokers, conf)
 	if err != nil {
-		return m.c.openError(err)
+		return wrap(reqJoin, m.g.Group, err)
 	}
 	defer client.Close()
 	group, err := sarama.NewConsumerGroupFromClient(m.g.Group, memberClient{client, sarama.NewBroker("nowhere:0")})
@@ -168,8 +170,8 @@ func (m *membership) ended(err error) error {
 }
 
 // config is the membership client's: nothing is fetched or committed with it.
-func (m *membership) config() (*sarama.Config, error) {
-	s, err := m.c.conf.saramaConfig(plainDialer{&m.c.conf})
+func (m *membership) config(ctx context.Context) (*sarama.Config, error) {
+	s, err := m.c.conf.saramaConfig(plainDialer{ctx, &m.c.conf})
 	if err != nil {
 		return nil, err
 	}
@@ -257,7 +259,7 @@ func (m *membership) onAssignment(topics map[string][]int32, generation int32) {
 		m.announce(sess)
 	}
 	if len(gone) > 0 {
-		m.c.wg.Go(func() { m.revoke(sess.Context(), rev) })
+		m.wg.Go(func() { m.revoke(sess.Context(), rev) })
 	}
 }
 
@@ -315,12 +317,7 @@ func (m *membership) revoke(ctx context.Context, rev *revocation) {
 
 // end forgets a session and, if that was not our own will, tells the handler what is lost.
 func (m *membership) end(lost bool) {
-	m.mu.Lock()
-	rev := m.revoking
-	m.mu.Unlock()
-	if rev != nil {
-		<-rev.done
-	}
+	m.wg.Wait()
 	m.calls.Lock()
 	defer m.calls.Unlock()
 	m.mu.Lock()
@@ -366,6 +363,18 @@ func (m *membership) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama
 		<-rev.done
 	}
 	return nil
+}
+
+// plainDialer opens the connections of the membership client.
+type plainDialer struct {
+	ctx  context.Context
+	conf *Config
+}
+
+// Dial implements sarama's dialer.
+func (d plainDialer) Dial(network, addr string) (net.Conn, error) {
+	top, _, err := d.conf.open(d.ctx, network, addr)
+	return top, err
 }
 
 // memberClient keeps sarama's claims from touching a broker: they are paused, and a broker that is

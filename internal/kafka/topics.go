@@ -50,12 +50,7 @@ func (c *Cluster) maxMessageBytes(topic string) int {
 
 // describeTopics asks for partitions, replicas and UUIDs. addr is the broker that answered.
 func (c *Cluster) describeTopics(ctx context.Context, names []string) (out map[string]broker.Topic, addr string, err error) {
-	var resp *sarama.MetadataResponse
-	err = c.askAny(ctx, func(b *sarama.Broker) (err error) {
-		addr = b.Addr()
-		resp, err = b.GetMetadata(sarama.NewMetadataRequest(protocolVersion(), names))
-		return err
-	})
+	resp, addr, err := c.describe(ctx, names...)
 	if err != nil {
 		return nil, "", err
 	}
@@ -180,7 +175,7 @@ func (c *Cluster) CreateTopic(ctx context.Context, t broker.Topic) error {
 }
 
 func (c *Cluster) createOnce(ctx context.Context, name string, detail *sarama.TopicDetail) error {
-	addr, err := c.controller(ctx)
+	addr, err := c.controllerAddr(ctx)
 	if err != nil {
 		return err
 	}
@@ -208,18 +203,22 @@ func (c *Cluster) createOnce(ctx context.Context, name string, detail *sarama.To
 	return out
 }
 
-// controller returns the address of a broker that takes the creation of topics.
-func (c *Cluster) controller(ctx context.Context) (string, error) {
-	client, err := c.metadata(ctx)
+// controllerAddr returns the address of a broker that takes the creation of topics.
+func (c *Cluster) controllerAddr(ctx context.Context) (string, error) {
+	_, addr, err := c.describe(ctx, probeTopic)
 	if err != nil {
 		return "", err
 	}
-	b, err := await(ctx, c, client.RefreshController, nil)
-	if err != nil {
-		c.forget(client, err)
-		return "", c.metadataError("controller", err)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.controller < 0 {
+		return addr, nil
 	}
-	return b.Addr(), nil
+	addr, ok := c.brokers[c.controller]
+	if !ok {
+		return "", codeError(reqMetadata, "controller", sarama.ErrBrokerNotAvailable)
+	}
+	return addr, nil
 }
 
 // topicConfig lists the settings to create a topic with.
@@ -255,11 +254,7 @@ func topicConfig(t broker.Topic) map[string]*string {
 func (c *Cluster) awaitTopic(ctx context.Context, t broker.Topic) error {
 	ctx, cancel := context.WithTimeout(ctx, adminLimit)
 	defer cancel()
-	addrs, err := c.addresses(ctx)
-	if err != nil {
-		return err
-	}
-	for _, addr := range addrs {
+	for _, addr := range c.addresses() {
 		for n := 0; ; n++ {
 			seen, err := c.topicSeen(ctx, addr, t)
 			if seen || err != nil && ctx.Err() == nil && kindOf(err) == broker.ErrUnreachable {
