@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"net"
@@ -74,7 +75,7 @@ func Start(c Config) (*Broker, error) {
 	}
 	errs := []error{Topic{Name: "default", Partitions: c.Partitions}.validate()}
 	opts := []kfake.Opt{
-		kfake.ClusterID("streamd-embedded"),
+		kfake.ClusterID(clusterID()),
 		kfake.Ports(c.Port),
 		kfake.DefaultNumPartitions(int(c.Partitions)),
 		kfake.ListenFn(listenLoopback),
@@ -95,6 +96,10 @@ func Start(c Config) (*Broker, error) {
 	}
 	return &Broker{cluster: cluster, address: cluster.ListenAddrs()[0]}, nil
 }
+
+// clusterID differs at each start: a local state that was made against a broker whose data is gone must
+// be refused, not be taken for the state of this one.
+func clusterID() string { return "embedded-" + rand.Text() }
 
 // listenLoopback refuses to be reached from elsewhere: there is no authentication.
 func listenLoopback(network, address string) (net.Listener, error) {

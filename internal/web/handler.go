@@ -1,0 +1,286 @@
+package web
+
+import (
+	"bytes"
+	"embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/streamd/streamd/processor"
+)
+
+//go:embed static
+var static embed.FS
+
+// Pipeline is a running pipeline as this package sees it. processor.App is one.
+type Pipeline interface {
+	// Status is a snapshot; it must not wait for the pipeline.
+	Status() processor.Status
+}
+
+// Graph draws a topology in a format: text, mermaid, dot or json.
+type Graph func(format string) (string, error)
+
+// Entry is one pipeline of the process.
+type Entry struct {
+	Name     string
+	Pipeline Pipeline
+	Graph    Graph // nil: none
+}
+
+// Version is the build of the process.
+type Version struct {
+	Version   string `json:"version"`
+	Revision  string `json:"revision,omitempty"`
+	GoVersion string `json:"go"`
+}
+
+// Config says what a handler shows. It must not be changed afterwards.
+type Config struct {
+	Version   Version
+	Pipelines []Entry             // in the order of the page
+	Gatherer  prometheus.Gatherer // nil: no /metrics
+	Logger    *slog.Logger        // nil: nothing is logged
+}
+
+type handler struct {
+	Config
+	index *template.Template
+}
+
+// New makes the handler. It fails only if the embedded page is broken.
+func New(c Config) (http.Handler, error) {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	index, err := template.ParseFS(static, "static/index.html")
+	if err != nil {
+		return nil, fmt.Errorf("web: the page: %w", err)
+	}
+	h := &handler{Config: c, index: index}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", h.page)
+	mux.HandleFunc("GET /style.css", h.style)
+	mux.HandleFunc("GET /livez", h.live)
+	mux.HandleFunc("GET /readyz", h.ready)
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { h.json(w, http.StatusOK, h.Version) })
+	mux.HandleFunc("GET /api/v1/pipelines", h.list)
+	mux.HandleFunc("GET /api/v1/pipelines/{name}", h.pipeline(func(w http.ResponseWriter, _ *http.Request, e Entry) {
+		h.json(w, http.StatusOK, e.Pipeline.Status())
+	}))
+	mux.HandleFunc("GET /api/v1/pipelines/{name}/tasks", h.pipeline(func(w http.ResponseWriter, _ *http.Request, e Entry) {
+		h.json(w, http.StatusOK, map[string]any{"tasks": nonNil(e.Pipeline.Status().Tasks)})
+	}))
+	mux.HandleFunc("GET /api/v1/pipelines/{name}/errors", h.pipeline(func(w http.ResponseWriter, _ *http.Request, e Entry) {
+		h.json(w, http.StatusOK, map[string]any{"errors": nonNil(e.Pipeline.Status().Errors)})
+	}))
+	mux.HandleFunc("GET /api/v1/pipelines/{name}/graph", h.pipeline(h.graph))
+	if c.Gatherer != nil {
+		// OpenMetrics is what carries exemplars. A collector that fails must not hide all others.
+		mux.Handle("GET /metrics", promhttp.HandlerFor(c.Gatherer, promhttp.HandlerOpts{
+			EnableOpenMetrics: true,
+			ErrorHandling:     promhttp.ContinueOnError,
+			ErrorLog:          errorLog{c.Logger},
+		}))
+	}
+	return secure(mux), nil
+}
+
+// errorLog tells of a scrape that could not be answered in full.
+type errorLog struct{ *slog.Logger }
+
+// Println implements promhttp.Logger.
+func (l errorLog) Println(v ...any) { l.Warn("metrics are incomplete", "err", fmt.Sprint(v...)) }
+
+// secure sets the headers that keep a page harmless: it loads only its own style, runs no script, is
+// not framed, and is not kept by caches.
+func secure(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Summary is one pipeline in a list.
+type Summary struct {
+	Name         string          `json:"name"`
+	State        processor.State `json:"state"`
+	Reason       string          `json:"reason,omitempty"`
+	Ready        bool            `json:"ready"`
+	Instance     string          `json:"instance"`
+	Started      time.Time       `json:"started"`
+	Tasks        int             `json:"tasks"`
+	TasksRunning int             `json:"tasks_running"`
+	Lag          int64           `json:"lag"`     // of all owned partitions
+	LagMax       int64           `json:"lag_max"` // of one
+	Checked      uint64          `json:"checked"`
+	Duplicates   uint64          `json:"duplicates"`
+	Committed    uint64          `json:"committed"` // transactions since the start of the process
+	Aborted      uint64          `json:"aborted"`
+	LastCommit   time.Time       `json:"last_commit"`
+}
+
+// Summarize makes the line of a pipeline from its status.
+func Summarize(name string, s processor.Status) Summary {
+	sum := Summary{
+		Name: name, State: s.State, Reason: s.Reason, Ready: s.Ready(), Instance: s.Instance, Started: s.Started,
+		Tasks: len(s.Tasks), Committed: s.Transactions.Committed, LastCommit: s.Transactions.LastCommit,
+	}
+	for _, t := range s.Tasks {
+		if t.State == processor.TaskRunning {
+			sum.TasksRunning++
+		}
+		for _, in := range t.Inputs {
+			lag := max(in.Lag, 0)
+			sum.Lag += lag
+			sum.LagMax = max(sum.LagMax, lag)
+		}
+	}
+	for _, o := range s.Operators {
+		sum.Checked += o.Counters["dedup/checked"]
+		sum.Duplicates += o.Counters["dedup/dup_committed"] + o.Counters["dedup/dup_open"]
+	}
+	for _, n := range s.Transactions.Aborted {
+		sum.Aborted += n
+	}
+	return sum
+}
+
+func (h *handler) summaries() []Summary {
+	out := make([]Summary, 0, len(h.Pipelines))
+	for _, e := range h.Pipelines {
+		out = append(out, Summarize(e.Name, e.Pipeline.Status()))
+	}
+	return out
+}
+
+func (h *handler) page(w http.ResponseWriter, _ *http.Request) {
+	var b bytes.Buffer
+	err := h.index.Execute(&b, struct {
+		Version   Version
+		Pipelines []Summary
+	}{h.Version, h.summaries()})
+	if err != nil {
+		h.Logger.Error("page failed", "err", err)
+		http.Error(w, "the page failed, see the log", http.StatusInternalServerError)
+		return
+	}
+	h.write(w, http.StatusOK, "text/html; charset=utf-8", b.Bytes())
+}
+
+func (h *handler) style(w http.ResponseWriter, r *http.Request) {
+	http.ServeFileFS(w, r, static, "static/style.css")
+}
+
+func (h *handler) list(w http.ResponseWriter, _ *http.Request) {
+	h.json(w, http.StatusOK, map[string]any{"pipelines": h.summaries()})
+}
+
+// pipeline finds the pipeline that a request names.
+func (h *handler) pipeline(fn func(http.ResponseWriter, *http.Request, Entry)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		name := r.PathValue("name")
+		for _, e := range h.Pipelines {
+			if e.Name == name {
+				fn(w, r, e)
+				return
+			}
+		}
+		h.fail(w, http.StatusNotFound, fmt.Sprintf("no pipeline is called %q", name))
+	}
+}
+
+func (h *handler) graph(w http.ResponseWriter, r *http.Request, e Entry) {
+	format := r.URL.Query().Get("format")
+	if format == "" {
+		format = "json"
+	}
+	if e.Graph == nil {
+		h.fail(w, http.StatusNotFound, fmt.Sprintf("pipeline %q has no graph", e.Name))
+		return
+	}
+	text, err := e.Graph(format)
+	if err != nil {
+		h.fail(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	kind := "text/plain; charset=utf-8"
+	if format == "json" {
+		kind = "application/json"
+	}
+	h.write(w, http.StatusOK, kind, []byte(text))
+}
+
+// live says that the process answers. It must not depend on a pipeline: a restart helps none that
+// restores or waits for a broker.
+func (h *handler) live(w http.ResponseWriter, _ *http.Request) {
+	h.write(w, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
+}
+
+// ready says whether every pipeline runs all its tasks.
+func (h *handler) ready(w http.ResponseWriter, r *http.Request) {
+	var lines bytes.Buffer
+	code := http.StatusOK
+	for _, e := range h.Pipelines {
+		s := e.Pipeline.Status()
+		mark := "+"
+		if !s.Ready() {
+			mark, code = "-", http.StatusServiceUnavailable
+		}
+		fmt.Fprintf(&lines, "[%s]%s %s", mark, e.Name, s.State)
+		if s.Reason != "" {
+			fmt.Fprintf(&lines, ": %s", s.Reason)
+		}
+		lines.WriteByte('\n')
+	}
+	text := []byte("ok\n")
+	if code != http.StatusOK {
+		text = []byte("not ready\n")
+	}
+	if r.URL.Query().Has("verbose") {
+		text = append(lines.Bytes(), text...)
+	}
+	h.write(w, code, "text/plain; charset=utf-8", text)
+}
+
+func (h *handler) fail(w http.ResponseWriter, code int, text string) {
+	h.json(w, code, map[string]string{"error": text})
+}
+
+func (h *handler) json(w http.ResponseWriter, code int, v any) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		h.Logger.Error("status could not be encoded", "err", err)
+		http.Error(w, "the status could not be encoded, see the log", http.StatusInternalServerError)
+		return
+	}
+	h.write(w, code, "application/json", b.Bytes())
+}
+
+// write sends an answer. A client that went away is no news.
+func (h *handler) write(w http.ResponseWriter, code int, kind string, body []byte) {
+	w.Header().Set("Content-Type", kind)
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}
+
+// nonNil makes an empty list show as [], not as null.
+func nonNil[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
