@@ -1,4 +1,3 @@
-// Package deduptest has a dedup.Log in memory, for tests and simulations.
 package deduptest
 
 import (
@@ -158,11 +157,24 @@ func (l *Log) Seal(d record.Generation, run func(slot uint32) []byte, filter []b
 		}); err != nil {
 			return err
 		}
+		if err := checkRun(g.run[slot], d.EntryBytes); err != nil {
+			return fmt.Errorf("deduptest: run %d of generation %d: %w", slot, d.Number, err)
+		}
 	}
 	if err := l.step(func() { g.filter = bytes.Clone(filter) }); err != nil {
 		return err
 	}
 	return l.step(func() { g.sealed, g.blocks = &d, nil })
+}
+
+// checkRun holds a run to what the local log asks of it.
+func checkRun(run []byte, entryBytes int) error {
+	for i := entryBytes; i < len(run); i += entryBytes {
+		if i+entryBytes > len(run) || bytes.Compare(run[i-entryBytes:i], run[i:i+entryBytes]) > 0 {
+			return fmt.Errorf("%d bytes are not sorted entries of %d", len(run), entryBytes)
+		}
+	}
+	return nil
 }
 
 // step is one write of a seal.

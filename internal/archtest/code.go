@@ -103,28 +103,38 @@ func checkPure(r *Repo) []Finding {
 }
 
 // checkPanics allows panic in internal/invariant, tests and doubles (which act a crash by it), and
-// no init function at all.
+// where a recovered one that is not for here goes on. It allows no init function at all.
 func checkPanics(r *Repo) []Finding {
 	var found []Finding
 	for _, f := range r.Go {
 		if f.Test || within(f.Dir, "internal/invariant") || within(f.Dir, "test") || withinAny(f.Dir, testOnly) {
 			continue
 		}
-		ast.Inspect(f.Syntax, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.CallExpr:
-				if isBuiltin(n, "panic") {
-					found = append(found, Finding{f.Path, r.line(n), "panic: return an error, or use internal/invariant"})
-				}
-			case *ast.FuncDecl:
-				if n.Recv == nil && n.Name.Name == "init" {
-					found = append(found, Finding{f.Path, r.line(n), "init function: start nothing at import"})
-				}
+		for _, d := range f.Syntax.Decls {
+			fn, ok := d.(*ast.FuncDecl)
+			if ok && fn.Recv == nil && fn.Name.Name == "init" {
+				found = append(found, Finding{f.Path, r.line(fn), "init function: start nothing at import"})
 			}
-			return true
-		})
+			if ok && callsTo(fn, "recover") != nil {
+				continue
+			}
+			for _, call := range callsTo(d, "panic") {
+				found = append(found, Finding{f.Path, r.line(call), "panic: return an error, or use internal/invariant"})
+			}
+		}
 	}
 	return found
+}
+
+// callsTo returns the calls of a builtin function below a node.
+func callsTo(n ast.Node, builtin string) (calls []*ast.CallExpr) {
+	ast.Inspect(n, func(n ast.Node) bool {
+		if call, ok := n.(*ast.CallExpr); ok && isBuiltin(call, builtin) {
+			calls = append(calls, call)
+		}
+		return true
+	})
+	return calls
 }
 
 func isBuiltin(call *ast.CallExpr, name string) bool {

@@ -61,11 +61,11 @@ var soleImporters = []struct {
 	{"github.com/dgraph-io/badger", []string{"txlog"}},
 	{"github.com/bits-and-blooms/bloom", []string{"dedup"}},
 	// The embedded broker of demo and dev is franz-go's kfake; the engine itself has one client only.
-	{"github.com/twmb/franz-go", []string{"internal/embedded", "internal/demo", "internal/brokertest"}},
+	{"github.com/twmb/franz-go", []string{"internal/embedded", "internal/demo", "internal/brokertest", "internal/kafka/faultnet"}},
 }
 
 // testOnly are packages that no shipped code may reach.
-var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "dedup/deduptest"}
+var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "internal/kafka/faultnet", "dedup/deduptest"}
 
 // testOnlyImporters may import the packages of testOnly also from files that are no tests.
 var testOnlyImporters = []string{"internal/brokertest", "test", "topologytest"}

@@ -1,0 +1,119 @@
+package crash
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// BuildDaemon builds streamd from the sources at root into dir and returns the program's path.
+func BuildDaemon(ctx context.Context, root, dir string) (string, error) {
+	program := filepath.Join(dir, "streamd")
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/streamd")
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("crash: building streamd: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+// Daemon is one streamd, which lives, is killed, and lives again.
+type Daemon struct {
+	Program string
+	File    string // the pipeline file
+	Dir     string // the data directory
+	HTTP    string // host:port of /metrics
+	Log     string // file that gets the output of all its lives
+	Args    []string
+
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the process is gone
+	err  error         // of Wait; set before done is closed
+}
+
+// Start starts a life.
+func (d *Daemon) Start() error {
+	if d.Running() {
+		return errors.New("crash: the daemon runs already")
+	}
+	log, err := os.OpenFile(d.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("crash: %w", err)
+	}
+	defer log.Close() // the child has its own descriptor
+	args := append([]string{"run", d.File, "--data-dir", d.Dir, "--http", d.HTTP, "--log-format", "json"}, d.Args...)
+	cmd := exec.Command(d.Program, args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("crash: %w", err)
+	}
+	done := make(chan struct{})
+	d.cmd, d.done = cmd, done
+	go func() {
+		d.err = cmd.Wait()
+		close(done)
+	}()
+	return nil
+}
+
+// Running tells whether the process is alive.
+func (d *Daemon) Running() bool {
+	if d.done == nil {
+		return false
+	}
+	select {
+	case <-d.done:
+		return false
+	default:
+		return true
+	}
+}
+
+// Done is closed when the present life has ended.
+func (d *Daemon) Done() <-chan struct{} { return d.done }
+
+// Kill ends the life with SIGKILL and waits until the process is gone.
+func (d *Daemon) Kill() {
+	if d.Running() {
+		_ = d.cmd.Process.Kill()
+		<-d.done
+	}
+}
+
+// Stop asks the daemon to end (SIGTERM) and returns its exit code, or an error if it is not gone in time.
+func (d *Daemon) Stop(within time.Duration) (code int, err error) {
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return 0, fmt.Errorf("crash: %w", err)
+	}
+	select {
+	case <-d.done:
+		return d.cmd.ProcessState.ExitCode(), nil
+	case <-time.After(within):
+		return 0, fmt.Errorf("crash: streamd did not end within %v of SIGTERM", within)
+	}
+}
+
+// Tail returns the end of the log.
+func (d *Daemon) Tail() string {
+	const most = 6000
+	data, err := os.ReadFile(d.Log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data[max(0, len(data)-most):])
+}
+
+// LogHas tells whether the log of any life has the text.
+func (d *Daemon) LogHas(text string) (bool, error) {
+	data, err := os.ReadFile(d.Log)
+	if err != nil {
+		return false, fmt.Errorf("crash: %w", err)
+	}
+	return bytes.Contains(data, []byte(text)), nil
+}
