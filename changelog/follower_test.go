@@ -85,6 +85,13 @@ func TestFollowOneTransaction(t *testing.T) {
 	if err := f.Add(totals, store.records, store.end); err != nil {
 		t.Fatal(err)
 	}
+	at := map[record.TopicPartition]record.Offset{}
+	for tp, next := range f.Positions() {
+		at[tp] = next
+	}
+	if !reflect.DeepEqual(at, map[record.TopicPartition]record.Offset{idLog: 0}) {
+		t.Errorf("left to read: %v", at)
+	}
 	steps := takeAll(f)
 	if len(steps) != 1 || steps[0].Position.Complete || len(steps[0].State) != 2 || steps[0].Position.Sequence != 0 {
 		t.Fatalf("%+v", steps)

@@ -1,14 +1,19 @@
 package changelog
 
-import "github.com/streamd/streamd/record"
+import (
+	"iter"
 
-// Positions returns from where each partition is to be read that has not reached its end yet.
-func (f *Follower) Positions() map[record.TopicPartition]record.Offset {
-	out := map[record.TopicPartition]record.Offset{}
-	for i := range f.logs {
-		if l := &f.logs[i]; l.next < l.End {
-			out[l.TopicPartition] = max(l.next, l.Start)
+	"github.com/streamd/streamd/record"
+)
+
+// Positions yields, in the order of the logs, from where each partition is to be read that has not
+// reached its end yet.
+func (f *Follower) Positions() iter.Seq2[record.TopicPartition, record.Offset] {
+	return func(yield func(record.TopicPartition, record.Offset) bool) {
+		for i := range f.logs {
+			if l := &f.logs[i]; l.next < l.End && !yield(l.TopicPartition, max(l.next, l.Start)) {
+				return
+			}
 		}
 	}
-	return out
 }

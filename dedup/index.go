@@ -165,9 +165,9 @@ func (g *generation) seenAt(pos int) time.Time {
 		}
 	}
 	if lo == 0 {
-		return time.UnixMilli(g.from)
+		return milli(g.from)
 	}
-	return time.UnixMilli(g.marks[lo-1].at)
+	return milli(g.marks[lo-1].at)
 }
 
 // Verdict is the answer to "is this ID new?".
@@ -282,7 +282,7 @@ func (ix *Index) committed(k key, payload uint64) (Answer, error) {
 			return Answer{}, err
 		}
 		if entry != nil {
-			return ix.found(entry, payload, Answer{Verdict: Duplicate, SeenAt: time.UnixMilli(g.from + (g.to-g.from)/2), Bloom: TruePositive}), nil
+			return ix.found(entry, payload, Answer{Verdict: Duplicate, SeenAt: milli(g.from + (g.to-g.from)/2), Bloom: TruePositive}), nil
 		}
 		ans.Bloom = FalsePositive
 	}
@@ -334,5 +334,5 @@ func milli(t int64) time.Time {
 	if t == never {
 		return time.Time{}
 	}
-	return time.UnixMilli(t)
+	return time.UnixMilli(t).UTC()
 }

@@ -81,7 +81,7 @@ func TestOneTransaction(t *testing.T) {
 	}
 	blocks, drops := mustCommit(t, ix, log, hour)
 	h := hashOf(1)
-	want := []record.IDBlock{{Generation: 1, StreamTime: at(hour), EntryBytes: 16, Entries: h[:]}}
+	want := []record.IDBlock{{Generation: 1, StreamTime: at(hour).UTC(), EntryBytes: 16, Entries: h[:]}}
 	if !reflect.DeepEqual(blocks, want) || drops != nil {
 		t.Fatalf("%+v, %v", blocks, drops)
 	}
@@ -646,6 +646,25 @@ func TestLogErrorsComeThrough(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// A log that finds the damage itself is no other case than a checksum that is wrong here.
+func TestFilterThatCannotBeRead(t *testing.T) {
+	log := &deduptest.Log{}
+	ix := mustOpen(t, Config{}, log)
+	fill(t, ix, log, 0, 3000, hour)
+	mustCheck(t, ix, 9999, New)
+	mustCommit(t, ix, log, 3*hour)
+	sealAll(t, ix)
+	ix = mustOpen(t, Config{}, noFilter{log})
+	if s := ix.Stats(); s.Rebuilds != (Rebuilds{Corrupt: 1}) {
+		t.Errorf("%+v", s)
+	}
+	mustCheck(t, ix, 7, Duplicate)
+}
+
+type noFilter struct{ *deduptest.Log }
+
+func (noFilter) Filter(uint64) ([]byte, error) { return nil, errDisk }
 
 type failing struct{ *deduptest.Log }
 

@@ -16,11 +16,12 @@ type Log interface {
 	// Run returns one run of a sealed generation; empty if no ID falls into the slot. The bytes are
 	// only read, and not kept beyond the next call.
 	Run(gen uint64, slot uint32) ([]byte, error)
-	// Filter returns the filter snapshot of a sealed generation, nil if there is none.
+	// Filter returns the filter snapshot of a sealed generation, nil if there is none. After an error, of
+	// whatever kind, the filter is rebuilt from the runs.
 	Filter(gen uint64) ([]byte, error)
 	// Seal replaces the blocks of a generation by runs and a filter snapshot. Until it is complete a
 	// reader, also after a crash, finds the blocks: the marker that makes the generation sealed
 	// is written last, together with the deletion of the blocks. Sealing a sealed generation changes
-	// nothing. run is called for each slot below g.Slots; its bytes must not be changed.
+	// nothing. run is called for each slot below g.Slots; its bytes are sorted and must not be changed.
 	Seal(g record.Generation, run func(slot uint32) []byte, filter []byte) error
 }

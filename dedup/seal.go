@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"time"
 
 	"github.com/streamd/streamd/record"
 )
@@ -87,7 +86,7 @@ func seal(g *generation, log Log, rate float64) SealResult {
 	}
 	err := log.Seal(record.Generation{
 		Number: g.number, Sealed: true, IDs: g.ids, EntryBytes: g.entryBytes, Slots: 1 << shift,
-		From: time.UnixMilli(g.from), To: time.UnixMilli(g.to),
+		From: milli(g.from), To: milli(g.to),
 	}, run, f.snapshot())
 	return SealResult{number: g.number, filter: f.finish(), bits: shift, err: err}
 }
@@ -137,16 +136,13 @@ func (ix *Index) loadSealed(gen *generation, g record.Generation) error {
 	}
 	gen.bits = uint(bits.TrailingZeros32(g.Slots))
 	snapshot, err := ix.log.Filter(g.Number)
-	if err != nil {
-		return fmt.Errorf("dedup: reading the filter of generation %d: %w", g.Number, err)
+	if err == nil {
+		if gen.filter, err = decodeFilter(snapshot, g.IDs); err == nil {
+			return nil
+		}
 	}
-	if gen.filter, err = decodeFilter(snapshot, g.IDs); err == nil {
-		return nil
-	}
-	if !errors.Is(err, errSnapshot) {
-		return err
-	}
-	if len(snapshot) == 0 {
+	// Whatever was wrong with it: the runs hold the truth, and are read with all checks.
+	if len(snapshot) == 0 && errors.Is(err, errSnapshot) {
 		ix.rebuilds.Missing++
 	} else {
 		ix.rebuilds.Corrupt++
