@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
@@ -28,6 +29,10 @@ const helperEnv = "TXLOG_TEST_HELPER"
 func TestMain(m *testing.M) {
 	switch os.Getenv(helperEnv) {
 	case "":
+		flag.Parse()
+		if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
+			_ = f.Value.Set("20") // each is a dozen restarts of a store; more with the flag
+		}
 		os.Exit(m.Run())
 	case "apply":
 		helperApply(os.Args[len(os.Args)-1])
