@@ -117,7 +117,7 @@ func (b *Builder) add(n *node, inputs ...upstream) *node {
 			continue
 		}
 		for _, e := range from.outputs {
-			if e.to == n {
+			if e.to == n && e.port == port {
 				b.problem(n, "duplicate-name", fmt.Sprintf("gets the output of %q more than once: every record would count again", from.name))
 			}
 		}
