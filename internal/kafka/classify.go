@@ -109,6 +109,13 @@ func bySpecialCase(req request, code sarama.KError) (verdict, bool) {
 		case sarama.ErrUnknownTopicOrPartition: // a group keeps offsets of topics that are gone; refused once they are deleted
 			return verdict{broker.ErrUnknownTopic, elsewhere}, true
 		}
+	case reqEndTxn:
+		// Sent again only where the coordinator has plainly not looked at it. Everything else leaves
+		// the outcome unknown, which only Init decides.
+		if v := byCode(code); code != sarama.ErrConsumerCoordinatorNotAvailable && code != sarama.ErrNotCoordinatorForConsumer &&
+			code != sarama.ErrOffsetsLoadInProgress && (v.react == again || v.react == elsewhere) {
+			return verdict{v.kind, rerun}, true
+		}
 	case reqFetch, reqListOffsets, reqDeleteRecords, reqOffsetFetch, reqMetadata, reqConfigs, reqCoordinator:
 		switch code {
 		case sarama.ErrUnknown:
