@@ -126,7 +126,9 @@ func TestPathOfIdentity(t *testing.T) {
 			[]record.Identity{root.Child(op("a"), 0)},
 		},
 		"a path of three": {
-			func(in *Stream[string, string]) { toText(MapValues(FlatMap(Map(in, swap, Name("m")), two, Name("f")), keyOf, Name("v"))) },
+			func(in *Stream[string, string]) {
+				toText(MapValues(FlatMap(Map(in, swap, Name("m")), two, Name("f")), keyOf, Name("v")))
+			},
 			[]record.Identity{
 				root.Child(op("m"), 0).Child(op("f"), 0).Child(op("v"), 0),
 				root.Child(op("m"), 0).Child(op("f"), 1).Child(op("v"), 0),
@@ -269,7 +271,9 @@ func TestScopeStream(t *testing.T) {
 	b := New("app")
 	in := From(b, "in", serde.Optional(serde.String()), serde.Bytes(), IDHeader("none"), OnMissingID(Forward))
 	unique := Dedup(in, "unique", ScopeStream(), Retention(time.Hour), ComparePayload(), OnMissingID(Forward), OnConflict(Drop),
-		ID(func(r record.Record[*string, []byte]) record.ID { return record.BytesID(r.Value[:min(2, len(r.Value))]) }))
+		ID(func(r record.Record[*string, []byte]) record.ID {
+			return record.BytesID(r.Value[:min(2, len(r.Value))])
+		}))
 	To(unique, "out", serde.Optional(serde.String()), serde.Bytes())
 	topo, err := b.Build()
 	if err != nil {

@@ -97,6 +97,7 @@ type fakeStore struct {
 	content map[string][]byte
 	err     error
 	fixed   []byte // for benchmarks: the value of every key
+	panics  bool
 }
 
 func (s *fakeStore) Get(key []byte) ([]byte, error) {
@@ -110,6 +111,9 @@ func (s *fakeStore) Get(key []byte) ([]byte, error) {
 }
 
 func (s *fakeStore) Put(key, value []byte) error {
+	if s.panics {
+		panic("index out of range")
+	}
 	if s.err != nil {
 		return s.err
 	}

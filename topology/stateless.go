@@ -269,6 +269,9 @@ func (e *emitter[K, V]) end(err error) error {
 	case e.err != nil:
 		return e.err
 	case err != nil:
+		if _, named := err.(*OperatorError); named {
+			return err // a store's, which knows the stage
+		}
 		return e.op.fail(err)
 	case e.stray:
 		return e.op.fail(errStrayEmit)
