@@ -161,7 +161,7 @@ func (r *reader) end() error {
 // encodePosition makes the position record. gens must be sorted.
 func encodePosition(p *record.LocalPosition, gens []logged) []byte {
 	b := make([]byte, 0, 256+64*(len(p.Inputs)+len(p.Changelogs)+len(p.Counters))+27*len(gens))
-	b = append(b, positionFormat, flag(p.Complete))
+	b = append(b, positionFormat, completeFlag(p.Complete))
 	b = binary.BigEndian.AppendUint64(b, p.Sequence)
 	b = binary.BigEndian.AppendUint64(b, p.Incarnation)
 	b = appendTime(b, p.StreamTime)
@@ -195,7 +195,7 @@ func encodePosition(p *record.LocalPosition, gens []logged) []byte {
 	return appendCRC(b)
 }
 
-func flag(on bool) byte {
+func completeFlag(on bool) byte {
 	if on {
 		return 1
 	}
