@@ -1,0 +1,366 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"go.yaml.in/yaml/v3"
+)
+
+// Limits of expressions.
+const (
+	maxExprBytes = 16 << 10
+	maxExprNodes = 5_000
+	maxExprDepth = 100
+	// maxExprCost is what one evaluation may cost, in CEL's units: about one for each operation and for
+	// each ten bytes of text. A million take some 100 ms.
+	maxExprCost = 1_000_000
+)
+
+// The variables of expressions.
+const (
+	varKey       = "key"
+	varValue     = "value"
+	varHeaders   = "headers"
+	varTopic     = "topic"
+	varPartition = "partition"
+	varOffset    = "offset"
+	varTimestamp = "timestamp"
+	// Behind the functions record_position() and cloudevent_id(): they read the record, like variables.
+	varPosition   = "@position"
+	varCloudEvent = "@cloudevent"
+)
+
+// expr is a compiled expression. It is safe for concurrent use.
+type expr struct {
+	prog  cel.Program
+	typ   *types.Type
+	keyT  *types.Type
+	dec   *decoder
+	text  string
+	uses  map[string]bool
+	scope sync.Pool // of *activation
+	// field is set if the expression is value.FIELD and nothing else.
+	field string
+	// literal is set if the expression is one constant.
+	literal ref.Val
+	calls   map[string]bool // functions and operators
+	node    *yaml.Node
+}
+
+// activation gives an expression its variables. Values are looked up when they are asked for.
+type activation struct {
+	r *event
+	e *expr
+}
+
+// Parent implements cel.Activation.
+func (a *activation) Parent() cel.Activation { return nil }
+
+// ResolveName implements cel.Activation.
+func (a *activation) ResolveName(name string) (any, bool) {
+	v, err := a.resolve(name)
+	if err != nil {
+		return types.WrapErr(err), true
+	}
+	return v, v != nil
+}
+
+func (a *activation) resolve(name string) (ref.Val, error) {
+	switch name {
+	case varValue:
+		return a.r.Value.value(), nil
+	case varKey:
+		return a.r.Key.value(a.e.keyT, a.e.dec)
+	case varHeaders:
+		return newHeaders(a.r.Headers, a.e.dec), nil
+	case varTimestamp:
+		return types.Timestamp{Time: a.r.Timestamp.UTC()}, nil
+	case varTopic:
+		if a.r.Value.src == nil {
+			return nil, errors.New("the topic of the record is not known here")
+		}
+		return types.String(a.r.Value.src.topic), nil
+	case varPosition:
+		return types.String(a.r.Identity.Root()), nil
+	case varPartition, varOffset:
+		partition, offset, err := positionOf(a.r.Identity.Root())
+		if name == varPartition {
+			offset = partition
+		}
+		return types.Int(offset), err
+	case varCloudEvent:
+		id, err := cloudEventID(a.r)
+		return types.String(id), err
+	}
+	return nil, nil
+}
+
+// eval evaluates the expression on a record.
+func (e *expr) eval(r *event) (ref.Val, error) {
+	if e.literal != nil {
+		return e.literal, nil
+	}
+	a, _ := e.scope.Get().(*activation)
+	if a == nil {
+		a = &activation{e: e}
+	}
+	a.r = r
+	v, _, err := e.prog.Eval(a)
+	a.r = nil
+	e.scope.Put(a)
+	if err != nil {
+		return nil, runtimeError(err)
+	}
+	return v, nil
+}
+
+// runtimeError puts CEL's words for a failed evaluation into those of the file.
+func runtimeError(err error) error {
+	if errors.Is(err, errMissing) {
+		return fmt.Errorf("%w (guard it with has(...))", unwrapEval(err))
+	}
+	text := unwrapEval(err).Error()
+	switch {
+	case strings.Contains(text, "actual cost limit exceeded"):
+		return fmt.Errorf("the expression costs more than %d operations on this record", maxExprCost)
+	case text == "return error for overflow" || strings.Contains(text, "integer overflow"):
+		return errors.New("the result does not fit 64 bits: use decimal(x)")
+	case strings.HasPrefix(text, "no such key: "):
+		return fmt.Errorf("field %q %w (guard it with has(...))", strings.TrimPrefix(text, "no such key: "), errMissing)
+	}
+	return unwrapEval(err)
+}
+
+func unwrapEval(err error) error {
+	var e *types.Err
+	if errors.As(err, &e) {
+		if inner := errors.Unwrap(e); inner != nil {
+			return inner
+		}
+		return e
+	}
+	return err
+}
+
+// compiler compiles the expressions of one file.
+type compiler struct {
+	d    *document
+	base *cel.Env
+	prov *typeProvider
+	dec  *decoder
+}
+
+func newCompiler(d *document, structs map[string]*structType) (*compiler, error) {
+	p, err := newTypeProvider(structs)
+	if err != nil {
+		return nil, err
+	}
+	opts := append([]cel.EnvOption{
+		cel.CustomTypeProvider(p), cel.CustomTypeAdapter(p.Registry),
+		cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true), cel.EnableIdentifierEscapeSyntax(),
+		cel.ParserRecursionLimit(maxExprDepth), cel.ParserExpressionSizeLimit(maxExprBytes), cel.ExpressionNodeLimit(maxExprNodes),
+		cel.Variable(varHeaders, cel.MapType(cel.StringType, cel.StringType)),
+		cel.Variable(varTimestamp, cel.TimestampType),
+		cel.Variable(varCloudEvent, cel.StringType),
+	}, celFunctions()...)
+	base, err := cel.NewEnv(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("expressions: %w", err)
+	}
+	return &compiler{d: d, base: base, prov: p, dec: &decoder{adapter: p.Registry, structs: structs}}, nil
+}
+
+// scope is what the expressions of one step can see.
+type scope struct {
+	env        *cel.Env
+	key, value *types.Type
+	positions  bool // topic, partition and offset are known
+}
+
+// scope makes the scope of a step.
+func (c *compiler) scope(key, value *types.Type, positions bool) *scope {
+	opts := []cel.EnvOption{cel.Variable(varValue, value), cel.Variable(varKey, key)}
+	if positions {
+		opts = append(opts, cel.Variable(varTopic, cel.StringType), cel.Variable(varPartition, cel.IntType),
+			cel.Variable(varOffset, cel.IntType), cel.Variable(varPosition, cel.StringType))
+	}
+	env, err := c.base.Extend(opts...)
+	if err != nil {
+		// The declarations are ours and were made before with other types: this cannot depend on the file.
+		env = c.base
+	}
+	return &scope{env: env, key: key, value: value, positions: positions}
+}
+
+// expression reads and compiles an expression. It returns nil after a report, and if a variable in the
+// text has no value.
+func (c *compiler) expression(n *yaml.Node, what string, sc *scope) *expr {
+	if sc == nil {
+		return nil
+	}
+	s, ok := c.d.scalar(n, what)
+	if !ok || s.unset {
+		return nil
+	}
+	if strings.TrimSpace(s.text) == "" {
+		c.d.errorf(n, RuleExpression, "%s is empty", what)
+		return nil
+	}
+	if len(s.text) > maxExprBytes {
+		c.d.errorf(n, RuleTooLarge, "the expression has more than %d bytes", maxExprBytes)
+		return nil
+	}
+	clear(c.prov.missed)
+	checked := c.check(s, sc)
+	if checked == nil {
+		return nil
+	}
+	e := &expr{typ: checked.OutputType(), keyT: sc.key, dec: c.dec, text: strings.TrimSpace(s.text), node: s.node}
+	e.inspect(checked.NativeRep())
+	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(decimalDecorator(checked.NativeRep()))}
+	if e.calls[loopMark] {
+		opts = append(opts, cel.CostLimit(maxExprCost))
+	}
+	prog, err := sc.env.Program(checked, opts...)
+	if err != nil {
+		c.d.errorf(n, RuleExpression, "%s", strings.TrimPrefix(err.Error(), "ERROR: "))
+		return nil
+	}
+	e.prog = prog
+	return e
+}
+
+// check parses and type-checks. A check that fails only because an integer stands where a decimal is
+// expected is tried again with decimal() around the integer.
+func (c *compiler) check(s scalar, sc *scope) *cel.Ast {
+	parsed, issues := sc.env.Parse(s.text)
+	if issues.Err() != nil {
+		c.reportIssues(s, sc, issues)
+		return nil
+	}
+	for {
+		checked, issues := sc.env.Check(parsed)
+		if issues.Err() == nil {
+			return checked
+		}
+		if !promoteInts(parsed.NativeRep(), issues) {
+			c.reportIssues(s, sc, issues)
+			return nil
+		}
+	}
+}
+
+// promoteInts wraps integers that meet a decimal in decimal(). It returns whether it changed something;
+// each call can be changed once only, so that trying again comes to an end.
+func promoteInts(tree *ast.AST, issues *cel.Issues) bool {
+	changed := false
+	for _, issue := range issues.Errors() {
+		side := -1
+		switch {
+		case strings.HasSuffix(issue.Message, "applied to '(decimal, int)'"):
+			side = 1
+		case strings.HasSuffix(issue.Message, "applied to '(int, decimal)'"):
+			side = 0
+		default:
+			continue
+		}
+		ast.PreOrderVisit(tree.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+			if e.ID() != issue.ExprID || e.Kind() != ast.CallKind || len(e.AsCall().Args()) != 2 || e.AsCall().IsMemberFunction() {
+				return
+			}
+			arg := e.AsCall().Args()[side]
+			if arg.Kind() == ast.CallKind && arg.AsCall().FunctionName() == funcDecimal {
+				return
+			}
+			f := ast.NewExprFactory()
+			inner := f.CopyExpr(arg)
+			id := ast.MaxID(tree) + 1
+			if r, ok := tree.SourceInfo().GetOffsetRange(arg.ID()); ok {
+				tree.SourceInfo().SetOffsetRange(id, r)
+			}
+			arg.SetKindCase(f.NewCall(arg.ID(), funcDecimal, inner))
+			renumber(inner, id)
+			changed = true
+		}))
+	}
+	return changed
+}
+
+// renumber gives the expression itself a new ID: its old one now belongs to the call around it.
+func renumber(e ast.Expr, id int64) {
+	used := false
+	e.RenumberIDs(func(old int64) int64 {
+		if !used {
+			used = true
+			return id
+		}
+		return old
+	})
+}
+
+// loopMark stands among an expression's calls for a comprehension: the only thing whose cost is not
+// bounded by the size of expression and record.
+const loopMark = "@loop"
+
+// inspect notes what the expression uses.
+func (e *expr) inspect(tree *ast.AST) {
+	e.uses, e.calls = map[string]bool{}, map[string]bool{}
+	ast.PreOrderVisit(tree.Expr(), ast.NewExprVisitor(func(x ast.Expr) {
+		switch x.Kind() {
+		case ast.IdentKind:
+			e.uses[x.AsIdent()] = true
+		case ast.CallKind:
+			e.calls[x.AsCall().FunctionName()] = true
+		case ast.ComprehensionKind:
+			e.calls[loopMark] = true
+		}
+	}))
+	root := tree.Expr()
+	switch root.Kind() {
+	case ast.LiteralKind:
+		e.literal = root.AsLiteral()
+	case ast.SelectKind:
+		if s := root.AsSelect(); !s.IsTestOnly() && s.Operand().Kind() == ast.IdentKind && s.Operand().AsIdent() == varValue {
+			e.field = s.FieldName()
+		}
+	}
+}
+
+// reportIssues reports CEL's issues at their places in the file.
+func (c *compiler) reportIssues(s scalar, sc *scope, issues *cel.Issues) {
+	for _, issue := range issues.Errors() {
+		message, hints := c.explain(issue.Message, sc)
+		line, column := c.place(s, issue.Location.Line(), issue.Location.Column())
+		if origin, ok := c.d.origins[s.node]; ok {
+			c.d.add(Diagnostic{File: origin, Severity: SeverityError, Rule: RuleExpression, Message: message, Hints: hints})
+			continue
+		}
+		c.d.at(line, column, SeverityError, RuleExpression, message, hints...)
+	}
+}
+
+// place turns a place in an expression into one in the file. CEL counts lines from 1 and columns, in
+// characters, from 0.
+func (c *compiler) place(s scalar, line, column int) (int, int) {
+	offset := 0
+	for ; line > 1; line-- {
+		i := strings.IndexByte(s.text[offset:], '\n')
+		if i < 0 {
+			break
+		}
+		offset += i + 1
+	}
+	for ; column > 0 && offset < len(s.text); column-- {
+		_, size := utf8.DecodeRuneInString(s.text[offset:])
+		offset += size
+	}
+	return c.d.locate(s.node, s.source(offset))
+}

@@ -1,0 +1,129 @@
+package pipeline
+
+import (
+	"fmt"
+
+	"cel.dev/cel-go/common/operators"
+	"cel.dev/cel-go/common/types"
+
+	"github.com/streamd/streamd/topology"
+)
+
+// lintScope warns of a dedup step that does not say whether copies of a record meet.
+func (r *planner) lintScope(s *stepPlan) {
+	from := fmt.Sprintf("%q", s.in[0].name)
+	for _, src := range r.plan.sources {
+		if src.out == s.in[0] && src.topic != "" {
+			from = fmt.Sprintf("%q", src.topic)
+		}
+	}
+	r.d.warnf(s.node, RuleDedupScope, "duplicates are only found inside one partition of %s", from).
+		hint(`if one record can arrive in two partitions, set "scope: stream"`).
+		hint(`if records are keyed so that copies meet, say so: "scope: partition"`)
+}
+
+// lintID looks at what an ID is made of.
+func (r *planner) lintID(s *stepPlan, p *dedupPlan) {
+	uses, calls := map[string]bool{}, map[string]bool{}
+	literals := 0
+	for _, e := range p.id.parts {
+		for v := range e.uses {
+			uses[v] = true
+		}
+		for c := range e.calls {
+			calls[c] = true
+		}
+		if e.literal != nil {
+			literals++
+		}
+		if e.calls[operators.Add] && e.typ.Kind() == types.StringKind {
+			r.d.warnf(e.node, RuleIDNotAList, "an ID made by joining texts: (%q, %q) and (%q, %q) give the same ID", "a", "bc", "ab", "c").
+				hint("write a list: id: [a, b]; its parts are kept apart")
+		}
+	}
+	first := p.id.parts[0].node
+	identifying := uses[varKey] || uses[varValue] || uses[varHeaders] || uses[varPosition] || uses[varCloudEvent]
+	switch {
+	case literals == len(p.id.parts):
+		r.d.errorf(first, RuleIDTooCoarse, "every record has the same ID: all but the first would be dropped")
+	case !identifying && uses[varOffset] && !uses[varPartition]:
+		r.d.warnf(first, RuleIDTooCoarse, "offsets repeat in every partition: different records have the same ID").
+			hint("record_position() has cluster, topic, partition and offset")
+	case !identifying && !uses[varOffset]:
+		r.d.errorf(first, RuleIDTooCoarse, "many records have the same ID: all but the first would be dropped").
+			hint("an ID comes from the value, the key or a header")
+	}
+	if uses[varPosition] && len(p.id.parts) == 1 {
+		r.d.warnf(first, RuleIDPosition, "a position only finds records that Kafka delivers again, which transactions prevent already").
+			hint("a record that its producer sends twice has two positions: take an ID from the value or a header")
+	}
+	if (calls["hash64"] || calls["to_json"]) && !uses[varHeaders] {
+		r.d.warnf(first, RuleIDContentHash, "an ID from the content: two real records that are equal count as one").
+			hint("take the ID that the producer gave; compare: payload finds records that share an ID but not their content")
+	}
+}
+
+// lint looks at the pipeline as a whole.
+func (r *planner) lint() {
+	r.lintDeadLetter()
+	for _, x := range r.d.diags {
+		switch x.Rule {
+		case RuleNotAvailable, RuleUnknownName, RuleFrom, RuleOneOperator, RuleWrongType, RuleTooLarge:
+			return // what is missing or not understood may be what uses the rest
+		}
+	}
+	r.lintUnused()
+}
+
+// lintUnused looks for what nobody reads.
+func (r *planner) lintUnused() {
+	d, p := r.d, r.plan
+	sinks := 0
+	for _, s := range p.steps {
+		if s.kind == opTo {
+			sinks++
+		}
+		for _, out := range s.outs {
+			if out.used || s.name == "" {
+				continue
+			}
+			note := d.errorf(out.node, RuleUnusedStep, "nothing reads %q", out.name)
+			if s.kind == opBranch {
+				note.hint("records that no case takes are dropped: leave the case out, or read it with from: %s", out.name)
+			} else {
+				note.hint("end it with a step of kind to, or remove it")
+			}
+		}
+	}
+	if sinks == 0 && !d.failed() {
+		d.errorf(r.stepsNode, RuleNoSink, "the pipeline writes nothing: it has no step of kind to")
+	}
+	for _, s := range p.sources {
+		if !s.out.used && len(p.steps) > 0 {
+			d.warnf(s.out.node, RuleUnusedSource, "nothing reads source %q", s.out.name)
+		}
+	}
+	names := make([]string, 0, len(p.structs))
+	for name := range p.structs {
+		names = append(names, name)
+	}
+	for _, name := range sorted(names) {
+		if t := p.structs[name]; t.key != nil && !t.used {
+			d.warnf(t.key, RuleUnusedType, "nothing uses type %q", name)
+		}
+	}
+}
+
+// lintDeadLetter looks for dead letters without a topic to go to.
+func (r *planner) lintDeadLetter() {
+	d := r.d
+	if r.p.Errors.DeadLetterTopic != "" {
+		return
+	}
+	if r.p.Errors.Policy == topology.PolicyDeadLetter {
+		d.errorf(r.errorsKey, RuleNoDeadLetter, "on_error is dead_letter, but there is no dead_letter_topic")
+	}
+	for _, n := range r.deadEnds {
+		d.errorf(n, RuleNoDeadLetter, "dead_letter without a dead letter topic").hint("add errors: {dead_letter_topic: NAME}")
+	}
+}
