@@ -73,6 +73,7 @@ type Stream[K, V any] struct {
 	values serde.Serde[V] // nil: not known
 	// unchanged says that the value is still the one that the source decoded.
 	unchanged bool
+	policy    Policy // of the operators that follow and have none
 	// rekeyed is the operator that may have changed keys since the records were put into partitions by key.
 	rekeyed *node
 }
@@ -93,10 +94,25 @@ func (s *Stream[K, V]) WithValues(values serde.Serde[V]) *Stream[K, V] {
 	return &t
 }
 
-// upstream is what add needs to know of a stream.
-type upstream interface{ origin() (*Builder, *node, int) }
+// WithPolicy returns the stream with an error policy for the operators that are put directly behind it and are given
+// no OnError of their own. It is the way for Branch and Merge, which take no options.
+func (s *Stream[K, V]) WithPolicy(p Policy) *Stream[K, V] {
+	t := *s
+	t.policy = p
+	return &t
+}
 
-func (s *Stream[K, V]) origin() (*Builder, *node, int) { return s.b, s.from, s.port }
+// upstream is what add needs to know of a stream.
+type upstream interface{ origin() origin }
+
+type origin struct {
+	b      *Builder
+	from   *node
+	port   int
+	policy Policy
+}
+
+func (s *Stream[K, V]) origin() origin { return origin{s.b, s.from, s.port, s.policy} }
 
 // add appends an operator behind the given streams. An empty name is replaced by kind and number.
 func (b *Builder) add(n *node, inputs ...upstream) *node {
@@ -111,18 +127,21 @@ func (b *Builder) add(n *node, inputs ...upstream) *node {
 	}
 	b.nodes = append(b.nodes, n)
 	for _, in := range inputs {
-		of, from, port := in.origin()
-		if of != b {
+		o := in.origin()
+		if o.b != b {
 			b.problem(n, "builder", "its inputs belong to different builders")
 			continue
 		}
-		for _, e := range from.outputs {
-			if e.to == n && e.port == port {
-				b.problem(n, "duplicate-name", fmt.Sprintf("gets the output of %q more than once: every record would count again", from.name))
+		if n.opts.policy == PolicyDefault {
+			n.opts.policy = o.policy
+		}
+		for _, e := range o.from.outputs {
+			if e.to == n && e.port == o.port {
+				b.problem(n, "duplicate-name", fmt.Sprintf("gets the output of %q more than once: every record would count again", o.from.name))
 			}
 		}
-		from.outputs = append(from.outputs, edge{to: n, port: port})
-		n.inputs = append(n.inputs, from)
+		o.from.outputs = append(o.from.outputs, edge{to: n, port: o.port})
+		n.inputs = append(n.inputs, o.from)
 	}
 	return n
 }

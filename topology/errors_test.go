@@ -325,3 +325,22 @@ func TestGoexitIsNotSwallowed(t *testing.T) {
 	}()
 	<-done
 }
+
+func TestWithPolicy(t *testing.T) {
+	fails := func(textRecord) (bool, error) { return false, errBad }
+	b := textSource()
+	strict := b.in.WithPolicy(PolicySkip)
+	toText(Branch(strict, "branch", fails)[0])
+	toText(Filter(Filter(strict, keyIs("z")), fails, Name("behind")), Name("to2"))
+	toText(Filter(strict, fails, Name("own"), OnError(PolicyStop)), Name("to3"))
+	d := drive(t, b.Builder)
+	failure(t, d.send(text("a=1")), "branch", StageProcess, PolicySkip)
+	var got []string
+	for _, o := range d.topo.Operators() {
+		got = append(got, fmt.Sprint(o.Name, o.Policy))
+	}
+	// The policy does not reach beyond the next operator, and is not stronger than its own.
+	if s := strings.Join(got, " "); s != "in0 branch3 to-out0 filter-13 behind0 to20 own1 to30" {
+		t.Error(s)
+	}
+}

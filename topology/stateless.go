@@ -192,7 +192,7 @@ func newStep[K, V any](s *Stream[K, V], kind string, hasFunction bool, opts []St
 // after is the stream of an operator that passes the records on as they are.
 func (s *Stream[K, V]) after(n *node) *Stream[K, V] {
 	t := *s
-	t.from, t.port = n, 0
+	t.from, t.port, t.policy = n, 0, PolicyDefault
 	return &t
 }
 

@@ -1,0 +1,42 @@
+package topology
+
+import (
+	"fmt"
+	"testing"
+)
+
+// RunExample sends records ("key=value", or "key=value#id") into the first source and prints what comes out of the topology, sub-topology
+// by sub-topology: records in repartition topics go on as they would with a broker.
+func RunExample(b *Builder, records ...string) {
+	topo, err := b.Build()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	t := &testing.T{}
+	byTopic := map[string]*driver{}
+	var drivers []*driver
+	for i, s := range topo.Subtopologies() {
+		d := driveSub(t, topo, i)
+		drivers = append(drivers, d)
+		byTopic[topo.SourceTopic(s.Sources[0])] = d
+	}
+	for _, r := range records {
+		if err := drivers[0].send(text(r)); err != nil {
+			fmt.Println(err)
+		}
+	}
+	for _, d := range drivers {
+		for _, o := range d.rt.out {
+			sink := d.sub.Sinks[o.sink]
+			fmt.Printf("%s: %s=%s\n", topo.SinkTopic(sink), shown(o.Key), shown(o.Value))
+			if next := byTopic[topo.SinkTopic(sink)]; next != nil {
+				in := text("")
+				in.Key, in.Value, in.Headers, in.Timestamp = o.Key, o.Value, o.Headers, o.Timestamp
+				if err := next.send(in); err != nil {
+					fmt.Println(err)
+				}
+			}
+		}
+	}
+}
