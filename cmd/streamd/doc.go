@@ -1,0 +1,15 @@
+// Command streamd processes records on Kafka exactly once.
+//
+//	streamd run FILE...        run pipelines
+//	streamd validate FILE...   check pipeline files
+//	streamd graph FILE         draw what a file computes
+//	streamd demo               the tour, without a Kafka cluster
+//	streamd dev                a broker in memory, for trying things
+//	streamd status             ask a running process
+//	streamd version
+//
+// Each command explains itself with --help. Every flag can also be given as an environment variable:
+// --data-dir as STREAMD_DATA_DIR. Logs go to standard error, results to standard output.
+//
+// This package holds flags and words; the work is in internal/daemon and internal/demo.
+package main

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/pipeline"
+)
+
+// version is set by the linker: -X main.version=v0.1.0.
+var version string
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run runs one command and returns the exit code.
+func run(args []string, stdout, stderr io.Writer) int {
+	ctx, stop := withSignals(context.Background())
+	defer stop()
+	c := &cli{stdout: stdout, stderr: stderr}
+	root := c.root()
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	cmd, err := root.ExecuteContextC(ctx)
+	// What cobra refuses before a command begins is how the command was called.
+	var usage *daemon.UsageError
+	if err != nil && !c.began && !errors.As(err, &usage) {
+		err = &daemon.UsageError{Err: err}
+	}
+	report(stderr, cmd.CommandPath(), err)
+	return daemon.ExitCode(err)
+}
+
+// withSignals returns a context that the first SIGINT or SIGTERM ends. The second one ends the
+// process at once: the broker then aborts the open transaction, when this instance starts again or at
+// the transaction timeout, so nothing of it remains.
+func withSignals(parent context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		if _, ok := <-signals; !ok {
+			return
+		}
+		cancel()
+		if _, ok := <-signals; ok {
+			os.Exit(daemon.ExitInterrupted)
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(signals)
+		cancel()
+	}
+}
+
+// report prints an error in full, once.
+func report(w io.Writer, command string, err error) {
+	var usage *daemon.UsageError
+	var file *pipeline.Error
+	switch {
+	case err == nil, errors.Is(err, daemon.ErrInvalid):
+		// What is wrong with a file has been printed by validate.
+	case errors.As(err, &usage):
+		fmt.Fprintf(w, "streamd: %v\nSee '%s --help'.\n", err, command)
+	case errors.As(err, &file):
+		fmt.Fprintln(w, err)
+	default:
+		fmt.Fprintf(w, "streamd: %s\n", strings.TrimSpace(err.Error()))
+	}
+}

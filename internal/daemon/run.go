@@ -1,0 +1,292 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/streamd/streamd/internal/metric"
+	"github.com/streamd/streamd/internal/web"
+	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/processor"
+)
+
+// Off in place of an address disables it.
+const Off = "off"
+
+// ErrInUse: an address belongs to another process.
+var ErrInUse = errors.New("address in use")
+
+// RunConfig says what a process runs.
+type RunConfig struct {
+	Pipelines []*pipeline.Pipeline
+	// DataDir holds a directory for each pipeline, named like it. A pipeline whose file names a state
+	// directory keeps that one unless DataDirWins.
+	DataDir     string
+	DataDirWins bool
+	HTTP        string // host:port, or Off
+	Admin       string // unix:PATH, or Off; empty: unix:DATADIR/admin.sock
+	Instance    string // empty: made once and kept
+	// Startup is how long to wait for a broker at the start, Shutdown how long for the last commit.
+	Startup, Shutdown time.Duration
+	Version           web.Version
+	Log               *slog.Logger
+}
+
+// member is one pipeline of the process.
+type member struct {
+	p   *pipeline.Pipeline
+	app *processor.App
+	dir string
+	web web.Entry
+}
+
+// Run runs the pipelines until ctx ends, then lets each finish its transaction and returns nil. If one
+// fails, the others are stopped in the same way, and all errors come back.
+func Run(ctx context.Context, c RunConfig) error {
+	registry := prometheus.NewRegistry()
+	process, err := metric.NewProcess(registry, c.Version.Version, c.Version.Revision, func() (uint64, uint64, error) { return diskUsage(c.DataDir) })
+	if err != nil {
+		return fmt.Errorf("metrics of the process: %w", err)
+	}
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	log := slog.New(process.LogHandler(c.Log.Handler()))
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	members, err := build(c, registry, log)
+	if err != nil {
+		return err
+	}
+	listeners, err := listen(c, log)
+	if err != nil {
+		return err
+	}
+	entries := make([]web.Entry, len(members))
+	for i, m := range members {
+		entries[i] = m.web
+	}
+	handler, err := web.New(web.Config{Version: c.Version, Pipelines: entries, Gatherer: registry, Logger: log})
+	if err != nil {
+		return err
+	}
+
+	// The page stays until the last pipeline has stopped, so that a stop can be watched.
+	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	var serving sync.WaitGroup
+	for _, l := range listeners {
+		serving.Go(func() {
+			if err := web.Serve(serveCtx, l, handler, log); err != nil {
+				log.Error("HTTP ended; the pipelines go on", "err", err)
+			}
+		})
+	}
+	defer serving.Wait()
+	defer stopServing()
+	return runAll(ctx, c, members, log)
+}
+
+// build makes an App for each pipeline, and returns every mistake at once.
+func build(c RunConfig, registry *prometheus.Registry, log *slog.Logger) ([]member, error) {
+	var members []member
+	var errs []error
+	for _, p := range c.Pipelines {
+		m, err := c.member(p, registry, log)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		members = append(members, m)
+	}
+	return members, errors.Join(errs...)
+}
+
+func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, log *slog.Logger) (member, error) {
+	topo, err := p.Topology()
+	if err != nil {
+		return member{}, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	dir := filepath.Join(c.DataDir, p.Name)
+	if p.StateDir != "" && !c.DataDirWins {
+		dir = p.StateDir
+	}
+	if len(c.Pipelines) > 1 {
+		log = log.With("pipeline", p.Name)
+	}
+	opts := []processor.Option{
+		processor.WithBrokers(p.Kafka.Brokers...),
+		processor.WithKafka(kafkaConfig(p.Kafka)),
+		processor.WithStateDir(dir),
+		processor.WithInstanceID(c.Instance),
+		processor.WithErrorPolicy(p.Errors.Policy, p.Errors.DeadLetterTopic),
+		processor.WithTransactionLimits(0, 0, p.Processing.TransactionTimeout),
+		processor.WithStartupTimeout(c.Startup),
+		processor.WithLogger(log),
+		processor.WithRegisterer(registry),
+		processor.WithAddress(reachable(c.HTTP)),
+	}
+	if g := p.Processing.Guarantee; g != "" {
+		opts = append(opts, processor.WithGuarantee(processor.Guarantee(g)))
+	}
+	if d := p.Processing.CommitInterval; d != 0 {
+		opts = append(opts, processor.WithCommitInterval(d))
+	}
+	app, err := processor.New(topo, opts...)
+	if err != nil {
+		return member{}, fmt.Errorf("%s: %w: %w", p.File, ErrConfig, err)
+	}
+	return member{p: p, app: app, dir: dir, web: web.Entry{
+		Name: p.Name, Pipeline: app,
+		Graph: func(format string) (string, error) { return Draw(topo, format, true) },
+	}}, nil
+}
+
+// kafkaConfig hands on how to reach the cluster.
+func kafkaConfig(k pipeline.Kafka) processor.KafkaConfig {
+	out := processor.KafkaConfig{ClientID: k.ClientID}
+	if t := k.TLS; t != nil {
+		out.TLS = &processor.TLSConfig{
+			CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify,
+		}
+	}
+	if s := k.SASL; s != nil {
+		out.SASL = &processor.SASLConfig{Mechanism: s.Mechanism, User: s.Username, Password: s.Password.Reveal(), TokenFile: s.TokenFile}
+		if token := s.Token.Reveal(); token != "" {
+			out.SASL.Token = func(context.Context) (string, error) { return token, nil }
+		}
+	}
+	return out
+}
+
+// reachable is the HTTP address as other machines can use it.
+func reachable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if address == Off || err != nil {
+		return ""
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return ""
+		}
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// runAll runs the Apps until ctx ends or one of them does.
+func runAll(ctx context.Context, c RunConfig, members []member, log *slog.Logger) error {
+	appCtx, stop := context.WithCancel(ctx)
+	defer stop()
+	results := make(chan error, len(members))
+	for _, m := range members {
+		log.Info("pipeline starting", "pipeline", m.p.Name, "config", m.p.File, "sha256", fingerprint(m.p.File), "brokers", m.p.Kafka.Brokers, "state", m.dir)
+		go func() {
+			err := m.app.Run(appCtx)
+			if err != nil && appCtx.Err() != nil && errors.Is(err, context.Canceled) {
+				err = nil // it was stopped before it had begun
+			}
+			if err != nil {
+				err = fmt.Errorf("pipeline %q: %w", m.p.Name, err)
+			}
+			results <- err
+		}()
+	}
+	var errs []error
+	done := ctx.Done()
+	var late <-chan time.Time
+	for left := len(members); left > 0; {
+		select {
+		case err := <-results:
+			left--
+			errs = append(errs, err)
+			if err != nil && left > 0 && appCtx.Err() == nil {
+				log.Error("a pipeline failed: stopping the others", "err", err)
+			}
+			// One that ended by itself ends the process: what is left would run unwatched.
+			stop()
+			if late == nil {
+				late = time.After(c.Shutdown)
+			}
+		case <-done:
+			done = nil
+			late = time.After(c.Shutdown)
+			log.Info("stopping: finishing the open transaction (Ctrl-C again to abort)")
+		case <-late:
+			return errors.Join(append(errs, fmt.Errorf("%w (%v)", ErrShutdownTimeout, c.Shutdown))...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// listen opens the HTTP address and the admin socket.
+func listen(c RunConfig, log *slog.Logger) ([]net.Listener, error) {
+	var out []net.Listener
+	if c.HTTP != Off {
+		l, err := net.Listen("tcp", c.HTTP)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return nil, fmt.Errorf("%w: --http %s belongs to another process: choose another one, or --http off", ErrInUse, c.HTTP)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: --http: %w", ErrConfig, err)
+		}
+		log.Info("http listening", "page", "http://"+l.Addr().String(), "metrics", "/metrics")
+		out = append(out, l)
+	}
+	if c.Admin == Off {
+		return out, nil
+	}
+	l, err := listenAdmin(c)
+	if err != nil && c.Admin == "" {
+		// The default place may be too deep for a socket, or be on a file system without them.
+		log.Warn("no admin socket; status needs --addr", "err", err)
+		return out, nil
+	}
+	if err != nil {
+		for _, o := range out {
+			_ = o.Close()
+		}
+		return nil, err
+	}
+	return append(out, l), nil
+}
+
+// listenAdmin opens the admin socket. One that nobody answers on was left by a process that was killed.
+func listenAdmin(c RunConfig) (net.Listener, error) {
+	address := c.Admin
+	if address == "" {
+		address = AdminAddress(c.DataDir)
+	}
+	path, err := socketPath(address)
+	if err != nil {
+		return nil, err
+	}
+	if conn, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%w: the admin socket %s belongs to another process: each needs a --data-dir of its own", ErrInUse, path)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode()&os.ModeSocket != 0 {
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("admin socket: %w", err)
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = l.Close()
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	return l, nil
+}
+
+var _ web.Pipeline = (*processor.App)(nil)
