@@ -85,10 +85,17 @@ func (w *worker) publishTxn(ctx context.Context, offsets []broker.OffsetCommit) 
 	}
 }
 
+// initError is the failure of an Init: there is nothing left to try.
+type initError struct{ error }
+
+func (e initError) Unwrap() error { return e.error }
+
 // initProducer gets a new epoch: whatever is late of an older transaction is refused from then on.
+// A commit that was answered "fenced" may be one whose transaction had timed out; if Init is fenced
+// too, another process owns the transactional ID, and trying again would only disturb it.
 func (w *worker) initProducer(ctx context.Context) error {
 	if err := w.producer.Init(ctx); err != nil {
-		return err
+		return initError{err}
 	}
 	w.ready = true
 	return nil

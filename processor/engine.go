@@ -37,6 +37,7 @@ type engine struct {
 	now         func() time.Time
 	sleep       func(ctx context.Context, d time.Duration) error
 	incarnation func() uint64
+	clusterID   string // for positions as record IDs
 	// background runs a job elsewhere and hands its result over when done.
 	background func(job func())
 	// point is called at each place where a process may die in the middle of something.
@@ -87,7 +88,7 @@ func (p *subPlan) changelogs(n record.Partition) []record.ChangelogPosition {
 
 // taskConfig is the configuration of the task of partition n.
 func (p *subPlan) taskConfig(e *engine, n record.Partition) taskConfig {
-	c := taskConfig{sub: p.sub, partition: n, inputs: p.taskInputs(n), sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}}
+	c := taskConfig{sub: p.sub, partition: n, clusterID: e.clusterID, inputs: p.taskInputs(n), sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}}
 	for _, t := range p.inputs {
 		c.inputIDs = append(c.inputIDs, t.ID)
 	}

@@ -23,15 +23,19 @@ const (
 // react decides by the kind of the error. The kinds are made from Kafka's codes in internal/kafka,
 // where a table test covers every code.
 func react(err error) reaction {
+	var ie initError
+	if errors.As(err, &ie) {
+		return reactStop
+	}
 	for _, kind := range []error{
-		broker.ErrFenced, broker.ErrAuthentication, broker.ErrAuthorization, broker.ErrUnsupported,
+		broker.ErrAuthentication, broker.ErrAuthorization, broker.ErrUnsupported,
 		broker.ErrConfig, broker.ErrRecordTooLarge, context.Canceled,
 	} {
 		if errors.Is(err, kind) {
 			return reactStop
 		}
 	}
-	for _, kind := range []error{broker.ErrIllegalGeneration, broker.ErrUnknownMember} {
+	for _, kind := range []error{broker.ErrIllegalGeneration, broker.ErrUnknownMember, broker.ErrFenced} {
 		if errors.Is(err, kind) {
 			return reactRecover
 		}

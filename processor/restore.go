@@ -29,8 +29,11 @@ var ErrState = errors.New("processor: the local store is not this task's")
 var ErrDataLost = errors.New("processor: committed data was lost")
 
 const (
-	retryLeast = 5 * time.Millisecond
-	retryMost  = 200 * time.Millisecond
+	// generationWait is how long a task waits to hear of the generation for which its commit was
+	// refused. After it the commit is simply tried again: a stale one is refused again.
+	generationWait = 500 * time.Millisecond
+	retryLeast     = 5 * time.Millisecond
+	retryMost      = 200 * time.Millisecond
 	// stallReport is how long a restore may make no progress before it is reported: an undecided
 	// transaction in the changelog holds readers up.
 	stallReport = 5 * time.Second
@@ -121,7 +124,7 @@ func (w *worker) ask(ctx context.Context, r *taskRun) error {
 	if now.Before(rs.retryAt) {
 		return nil
 	}
-	if rs.after != (broker.GroupMeta{}) && rs.after == w.meta {
+	if rs.after != (broker.GroupMeta{}) && rs.after == w.meta && now.Sub(rs.started) < generationWait {
 		rs.later(now, "waiting for the group's new generation")
 		return nil
 	}

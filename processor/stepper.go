@@ -52,7 +52,12 @@ func NewStepper(ctx context.Context, topo *topology.Topology, env Env, opts ...O
 	if err != nil {
 		return nil, err
 	}
+	clusterID, err := env.Cluster.ID(ctx)
+	if err != nil {
+		return nil, err
+	}
 	e := &engine{
+		clusterID: clusterID,
 		cfg: cfg, topo: topo, cluster: env.Cluster, local: env.Local, plan: plan, log: cfg.logger, metrics: metrics,
 		stats: newStats(env.Now()), now: env.Now, sleep: env.Sleep, incarnation: env.Incarnation, point: env.Point,
 		background: func(job func()) { job() },

@@ -44,6 +44,7 @@ type taskConfig struct {
 	partition  record.Partition        // this task's
 	inputs     []record.TopicPartition // this task's, by source; empty topic: no such partition
 	inputIDs   []string                // topic UUIDs, by source
+	clusterID  string                  // of the Kafka cluster
 	sinks      []sinkTarget            // by sink
 	idLog      string                  // topic of ID blocks and commit records
 	idLogBytes int                     // what one of its records may hold

@@ -72,7 +72,7 @@ func (p *producer) Init(ctx context.Context) error {
 			p.pid, p.epoch = -1, -1 // the broker forgot this ID: ask for a new one
 		case code == ProducerFenced || code == InvalidProducerEpoch:
 			return newError(InitProducerID, id, code, broker.ErrFenced)
-		case code != noAnswer && coordinatorReaction(code) == fail && code != RequestTimedOut:
+		case code != noAnswer && coordinatorReaction(code) == fail && code != RequestTimedOut && code.kind() != broker.ErrAbortable:
 			return newError(InitProducerID, id, code, code.kind())
 		}
 		p.c.sleep(backoff(n))
