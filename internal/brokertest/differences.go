@@ -5,7 +5,7 @@ package brokertest
 var differences = map[string]map[string]string{
 	"simbroker": {},
 	"kfake": {
-		"a second producer with the same ID fences the first":          "kfake takes any older epoch in InitProducerId",
+		"a second producer with the same ID fences the first":           "kfake takes any older epoch in InitProducerId",
 		"LogAppendTime replaces timestamps":                             "kfake looks at the batch's attribute, not at the topic's message.timestamp.type",
 		"the offset committed later wins though its marker comes first": "kfake writes markers within EndTxn",
 		"markers reach partitions at their own times":                   "kfake writes markers within EndTxn",

@@ -328,6 +328,9 @@ func (c *Cluster) retrying(ctx context.Context, req request, where string, limit
 			return err
 		}
 		var e *broker.Error
+		if fatal(kindOf(err)) {
+			return err
+		}
 		if errors.As(err, &e) && e.Code != 0 {
 			if _, react := classify(req, sarama.KError(e.Code)); react != again && react != elsewhere {
 				return err
@@ -335,8 +338,6 @@ func (c *Cluster) retrying(ctx context.Context, req request, where string, limit
 			if errors.Is(e.Kind, broker.ErrUnstableOffsets) {
 				return err
 			}
-		} else if fatal(kindOf(err)) {
-			return err
 		}
 		if sleep(ctx, backoff(n, 5*time.Millisecond, 500*time.Millisecond)) != nil {
 			return err

@@ -21,6 +21,8 @@ const (
 	// and load balancers cut idle connections (connections.max.idle.ms, 10 min; often 4 min), and a
 	// request that dies on a cut connection costs a new producer epoch.
 	idleLimit = time.Minute
+	// deadPeer is after how long without a sign of life from the other machine a connection fails.
+	deadPeer = 15 * time.Second
 )
 
 // protocolVersion is the newest Kafka version whose request formats sarama may choose. Each
@@ -109,7 +111,9 @@ func (c *Config) open(ctx context.Context, network, addr string) (conn, base net
 	defer cancel()
 	dial := c.Dial
 	if dial == nil {
-		dial = (&net.Dialer{KeepAlive: 15 * time.Second}).DialContext
+		d := net.Dialer{Control: controlSocket}
+		d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: deadPeer / 3, Interval: deadPeer / 3, Count: 3}
+		dial = d.DialContext
 	}
 	base, err = dial(ctx, network, addr)
 	if err != nil {

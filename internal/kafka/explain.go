@@ -13,13 +13,13 @@ import (
 	"github.com/streamd/streamd/internal/broker"
 )
 
-// explainAfter is how long the transaction coordinator may be missing before we look for the reason.
+// explainAfter is how long a coordinator may be missing before we look for the reason.
 const explainAfter = 4 * time.Second
 
-// explainWait looks for a reason why a transaction coordinator stays unavailable that no waiting
-// heals: a small cluster whose internal topic wants more replicas than there are brokers. Kafka
-// itself answers COORDINATOR_NOT_AVAILABLE for ever. Nil: go on waiting.
-func (c *Cluster) explainWait(ctx context.Context, err error, since time.Duration) error {
+// explainWait looks for a reason why a coordinator stays unavailable that no waiting heals: a small
+// cluster whose internal topic wants more replicas than there are brokers. Kafka itself answers
+// COORDINATOR_NOT_AVAILABLE for ever. Nil: go on waiting.
+func (c *Cluster) explainWait(ctx context.Context, kind sarama.CoordinatorType, err error, since time.Duration) error {
 	var e *broker.Error
 	if since < explainAfter || !errors.As(err, &e) || sarama.KError(e.Code) != sarama.ErrConsumerCoordinatorNotAvailable {
 		return nil
@@ -27,15 +27,17 @@ func (c *Cluster) explainWait(ctx context.Context, err error, since time.Duratio
 	if _, _, derr := c.describe(ctx, probeTopic); derr != nil {
 		return nil
 	}
-	addrs := c.addresses()
-	const setting = "transaction.state.log.replication.factor"
+	setting, also := "transaction.state.log.replication.factor", "transaction.state.log.min.isr to 1"
+	if kind == sarama.CoordinatorGroup {
+		setting, also = "offsets.topic.replication.factor", "transaction.state.log.replication.factor to the same"
+	}
 	value, cerr := c.brokerConfig(ctx, setting)
-	if want, perr := strconv.Atoi(value); cerr == nil && perr == nil && want > len(addrs) {
+	have := len(c.addresses())
+	if want, perr := strconv.Atoi(value); cerr == nil && perr == nil && want > have {
 		return &broker.Error{
 			Op: e.Op, Where: e.Where, Kind: broker.ErrConfig, Code: e.Code,
-			Cause: fmt.Errorf("%s is %d but the cluster has %d broker(s)", setting, want, len(addrs)),
-			Remedy: fmt.Sprintf("set %s (and offsets.topic.replication.factor) to %d and transaction.state.log.min.isr to 1 on the broker, or start more brokers",
-				setting, len(addrs)),
+			Cause:  fmt.Errorf("%s is %d but the cluster has %d broker(s)", setting, want, have),
+			Remedy: fmt.Sprintf("set %s to %d and %s on the broker, or start more brokers", setting, have, also),
 		}
 	}
 	return nil

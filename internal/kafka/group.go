@@ -103,6 +103,9 @@ type revocation struct {
 
 // session joins and stays a member until something ends it. Nil: ended, join again.
 func (m *membership) session(ctx context.Context) error {
+	if err := m.awaitCoordinator(ctx); err != nil {
+		return err
+	}
 	conf, err := m.config(ctx)
 	if err != nil {
 		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
@@ -116,7 +119,7 @@ func (m *membership) session(ctx context.Context) error {
 		return wrap(reqJoin, m.g.Group, err)
 	}
 	defer client.Close()
-	group, err := sarama.NewConsumerGroupFromClient(m.g.Group, memberClient{client, sarama.NewBroker("nowhere:0")})
+	group, err := sarama.NewConsumerGroupFromClient(m.g.Group, memberClient{client, ctx, sarama.NewBroker("nowhere:0")})
 	if err != nil {
 		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
 	}
@@ -145,6 +148,25 @@ func (m *membership) session(ctx context.Context) error {
 	})
 	err = group.Consume(ctx, m.topics(), m)
 	return m.ended(err)
+}
+
+// awaitCoordinator waits until the group has a coordinator. sarama would sleep for two seconds and
+// more on a new cluster, and could not say why there is none.
+func (m *membership) awaitCoordinator(ctx context.Context) error {
+	begin := time.Now()
+	for n := 0; ; n++ {
+		_, err := m.c.coordinator(ctx, m.g.Group, sarama.CoordinatorGroup)
+		if err == nil || fatal(kindOf(err)) || ctx.Err() != nil {
+			return err
+		}
+		if werr := m.c.explainWait(ctx, sarama.CoordinatorGroup, err, time.Since(begin)); werr != nil {
+			return werr
+		}
+		m.c.heals(reqCoordinator, m.g.Group, err)
+		if sleep(ctx, backoff(n, 5*time.Millisecond, 200*time.Millisecond)) != nil {
+			return err
+		}
+	}
 }
 
 // ended finds out why a session ended. Nil if joining again is all there is to do.
@@ -382,6 +404,7 @@ func (d plainDialer) Dial(network, addr string) (net.Conn, error) {
 // and a committed offset that is out of range, which is ours to judge, would end the session.
 type memberClient struct {
 	sarama.Client
+	ctx     context.Context // ends with the membership
 	nowhere *sarama.Broker
 }
 
@@ -399,6 +422,24 @@ func (m memberClient) Leader(string, int32) (*sarama.Broker, error) { return m.n
 // LeaderAndEpoch returns a broker that is never opened.
 func (m memberClient) LeaderAndEpoch(string, int32) (*sarama.Broker, int32, error) {
 	return m.nowhere, -1, nil
+}
+
+// Coordinator looks the coordinator up again when its connection is gone. sarama would send each
+// heartbeat to the dead broker, run out of retries within milliseconds and end the session, though the
+// group lives on at another broker.
+func (m memberClient) Coordinator(group string) (*sarama.Broker, error) {
+	b, err := m.Client.Coordinator(group)
+	if err != nil {
+		return nil, err
+	}
+	if up, _ := b.Connected(); up || m.ctx.Err() != nil {
+		return b, nil
+	}
+	_ = sleep(m.ctx, 50*time.Millisecond)
+	if err := m.Client.RefreshCoordinator(group); err != nil {
+		return nil, err
+	}
+	return m.Client.Coordinator(group)
 }
 
 // PartitionNotReadable would delay a claim while a leader is elected.

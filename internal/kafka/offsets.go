@@ -1,8 +1,10 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/IBM/sarama"
 
@@ -111,10 +113,11 @@ func (c *Cluster) listFrom(ctx context.Context, addr string, tps []record.TopicP
 // CommittedOffsets implements broker.Cluster.
 func (c *Cluster) CommittedOffsets(ctx context.Context, group string, tps []record.TopicPartition) (map[record.TopicPartition]broker.CommittedOffset, error) {
 	var out map[record.TopicPartition]broker.CommittedOffset
+	begin := time.Now()
 	err := c.retrying(ctx, reqOffsetFetch, group, adminLimit, func(ctx context.Context) error {
 		addr, err := c.coordinator(ctx, group, sarama.CoordinatorGroup)
 		if err != nil {
-			return err
+			return cmp.Or(c.explainWait(ctx, sarama.CoordinatorGroup, err, time.Since(begin)), err)
 		}
 		out, err = c.committedFrom(ctx, addr, group, tps)
 		return err

@@ -235,7 +235,7 @@ func (p *producer) Init(ctx context.Context) error {
 			if since.IsZero() {
 				since = time.Now()
 			}
-			if werr := p.c.explainWait(ctx, err, time.Since(since)); werr != nil {
+			if werr := p.c.explainWait(ctx, sarama.CoordinatorTransaction, err, time.Since(since)); werr != nil {
 				return werr
 			}
 			if sleep(ctx, backoff(failures, 10*time.Millisecond, 200*time.Millisecond)) != nil {
