@@ -23,10 +23,7 @@ const (
 	averageScale = 10
 )
 
-// decimalType is the type of exact decimal numbers in expressions.
-func decimalType() *types.Type { return decimalTypeValue }
-
-// decimalTypeValue is never changed; CEL compares types by identity of their names.
+// decimalTypeValue is the type of exact decimal numbers in expressions. It is never changed.
 var decimalTypeValue = types.NewOpaqueType("decimal").WithTraits(traits.AdderType | traits.SubtractorType | traits.MultiplierType | traits.NegatorType | traits.ComparerType)
 
 // decimal is an exact decimal number as a CEL value.
@@ -210,7 +207,7 @@ func (x decimal) with(other ref.Val, op func(decimal, decimal) (decimal, error))
 	return decimalResult(op(x, y))
 }
 
-// The methods below are what CEL asks of a value with the traits of decimalType.
+// The methods below are what CEL asks of a value with the traits of decimalTypeValue.
 
 // Add implements traits.Adder.
 func (x decimal) Add(other ref.Val) ref.Val { return x.with(other, decimal.add) }

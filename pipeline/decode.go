@@ -147,13 +147,18 @@ func (d *document) sasl(key, n *yaml.Node) *SASL {
 	if o == nil {
 		return nil
 	}
+	for _, m := range o.members {
+		if name := m.key.Value; name != "mechanism" && name != "username" && name != "token_file" {
+			d.hide(m.value, 0) // a slip in the name must not show the password
+		}
+	}
 	s := &SASL{}
 	n = o.need("mechanism")
 	if n != nil {
 		s.Mechanism = strings.ToUpper(d.choice(n, "mechanism", saslPlain, saslScram256, saslScram512, saslOAuthBearer))
 	}
-	username, password := o.get("username"), d.secret(o, "password")
-	token, tokenFile := d.secret(o, "token"), o.get("token_file")
+	username, password := o.get("username"), o.get("password")
+	token, tokenFile := o.get("token"), o.get("token_file")
 	switch {
 	case s.Mechanism == "":
 	case strings.EqualFold(s.Mechanism, saslOAuthBearer):
@@ -182,13 +187,18 @@ func (d *document) sasl(key, n *yaml.Node) *SASL {
 	return s
 }
 
-// secret returns a field whose text must not be shown.
-func (d *document) secret(o *object, name string) *yaml.Node {
-	n := o.get(name)
-	if v := d.visit(n); v != nil && v.Kind == yaml.ScalarNode {
+// hide marks everything below a node as secret.
+func (d *document) hide(n *yaml.Node, depth int) {
+	v := d.visit(n)
+	if v == nil || depth > maxDepth {
+		return
+	}
+	if v.Kind == yaml.ScalarNode {
 		d.secrets[v] = true
 	}
-	return n
+	for _, c := range v.Content {
+		d.hide(c, depth+1)
+	}
 }
 
 // notWith reports a field that has no meaning beside the mechanism.
@@ -278,16 +288,20 @@ func (d *document) finish() []Diagnostic {
 			continue
 		}
 		if x.Line >= 1 && x.Line <= len(d.lines) {
-			x.Excerpt = d.masked(x.Line)
+			text := strings.TrimRight(d.lines[x.Line-1], " \t\r")
+			x.Excerpt = d.masked(x.Line, text)
+			// What is masked before the column moves the caret.
+			before := []rune(text)
+			before = before[:min(max(x.Column-1, 0), len(before))]
+			x.caret = x.Column - len(before) + len([]rune(d.masked(x.Line, string(before))))
 		}
 		out = append(out, x)
 	}
 	return sortDiagnostics(out)
 }
 
-// masked returns a source line without the secrets in it.
-func (d *document) masked(line int) string {
-	text := strings.TrimRight(d.lines[line-1], " \t\r")
+// masked returns a source line, or the start of one, without the secrets in it.
+func (d *document) masked(line int, text string) string {
 	for n := range d.secrets {
 		parts := strings.Split(n.Value, "\n")
 		if line < n.Line || line > n.Line+len(parts) || strings.Contains(n.Value, "${") {

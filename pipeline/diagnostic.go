@@ -83,6 +83,8 @@ type Diagnostic struct {
 	Hints    []string `json:"hints,omitempty"`
 	// Excerpt is the source line, with secrets masked. Empty without a position.
 	Excerpt string `json:"-"`
+
+	caret int // the column in the excerpt
 }
 
 // Position returns "file:line:column".
@@ -103,7 +105,7 @@ func (d Diagnostic) String() string {
 	var b strings.Builder
 	b.WriteString(d.Header())
 	if d.Excerpt != "" {
-		line, column := cutExcerpt(d.Excerpt, d.Column)
+		line, column := cutExcerpt(d.Excerpt, d.caret)
 		fmt.Fprintf(&b, "\n%5d | %s\n      | %s^", d.Line, line, strings.Repeat(" ", max(column-1, 0)))
 	}
 	for _, h := range d.Hints {
@@ -191,15 +193,15 @@ func b2i(b bool) int {
 	return 0
 }
 
-// suggest returns ` ; did you mean "x"?` for the candidate nearest to name, or "". Distances beyond
-// two edits, or beyond half the name, suggest nothing.
+// suggest returns `; did you mean "x"?` for the candidate nearest to name, or "": one edit in a name of
+// three characters, two in one of five.
 func suggest(name string, candidates []string) string {
 	best, bestDistance := "", maxSuggestDistance+1
 	for _, c := range candidates {
 		if c == name {
 			continue
 		}
-		if d := editDistance(strings.ToLower(name), strings.ToLower(c), maxSuggestDistance); d < bestDistance && d*2 <= max(utf8.RuneCountInString(name), 2) {
+		if d := editDistance(strings.ToLower(name), strings.ToLower(c), maxSuggestDistance); d < bestDistance && 2*d < utf8.RuneCountInString(name) {
 			best, bestDistance = c, d
 		}
 	}

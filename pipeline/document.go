@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -202,7 +203,8 @@ type object struct {
 	node    *yaml.Node
 	what    string // for messages: `source "bills"`
 	members []member
-	known   []string
+	known   []string // the fields that were asked for
+	later   []string // those that are not available yet
 }
 
 type member struct {
@@ -288,7 +290,9 @@ func (o *object) get(name string) *yaml.Node {
 }
 
 func (o *object) pair(name string) (key, value *yaml.Node) {
-	o.known = append(o.known, name)
+	if !slices.Contains(o.known, name) {
+		o.known = append(o.known, name)
+	}
 	for i := range o.members {
 		if m := &o.members[i]; m.key.Value == name {
 			m.used = true
@@ -310,7 +314,10 @@ func (o *object) need(name string) *yaml.Node {
 // notYet reports fields that belong to the format, but not to this version.
 func (o *object) notYet(names ...string) {
 	for _, name := range names {
-		if key, _ := o.pair(name); key != nil {
+		known := o.known
+		key, _ := o.pair(name)
+		o.known, o.later = known, append(o.later, name)
+		if key != nil {
 			o.d.errorf(key, RuleNotAvailable, "%q of %s is not available in this version", name, o.what)
 		}
 	}
@@ -322,7 +329,7 @@ func (o *object) finish() {
 		if m.used {
 			continue
 		}
-		n := o.d.errorf(m.key, RuleUnknownField, "unknown field %q in %s%s", m.key.Value, o.what, suggest(m.key.Value, o.known))
+		n := o.d.errorf(m.key, RuleUnknownField, "unknown field %q in %s%s", m.key.Value, o.what, suggest(m.key.Value, append(o.later, o.known...)))
 		if len(o.known) > 0 && len(o.known) <= 12 {
 			n.hint("known are %s", quotedList(o.known))
 		}

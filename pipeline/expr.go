@@ -133,6 +133,8 @@ func runtimeError(err error) error {
 		return fmt.Errorf("the expression costs more than %d operations on this record", maxExprCost)
 	case text == "return error for overflow" || strings.Contains(text, "integer overflow"):
 		return errors.New("the result does not fit 64 bits: use decimal(x)")
+	case strings.HasPrefix(text, "no such overload"):
+		return errors.New("an operator or a function does not take values of these types; declare the type of the source to have this checked when the file is loaded")
 	case strings.HasPrefix(text, "no such key: "):
 		return fmt.Errorf("field %q %w (guard it with has(...))", strings.TrimPrefix(text, "no such key: "), errMissing)
 	}

@@ -26,7 +26,7 @@ const funcDecimal = "decimal"
 // celFunctions are what expressions can call beyond CEL's own: decimal, round, hash64, json, to_json,
 // record_position, cloudevent_id, base64.encode and base64.decode, and the string extensions.
 func celFunctions() []cel.EnvOption {
-	dec := decimalType()
+	dec := decimalTypeValue
 	operator := func(name, id string, args []*cel.Type, result *cel.Type) cel.EnvOption {
 		// No binding: CEL calls the traits of the left value.
 		return cel.Function(name, cel.Overload(id, args, result))
@@ -278,7 +278,7 @@ func (c *compiler) explain(message string, sc *scope) (string, []string) {
 		return fmt.Sprintf("undefined field %q", m[1]), nil
 	}
 	if m := celOverload.FindStringSubmatch(message); m != nil {
-		name, of := operatorText(m[1]), strings.ReplaceAll(m[2], "double", "float")
+		name, of := operatorText(m[1]), strings.NewReplacer("double", "float", "dyn", "any", "google.protobuf.Timestamp", "timestamp", "google.protobuf.Duration", "duration").Replace(m[2])
 		var hints []string
 		switch {
 		case strings.Contains(of, "decimal") && strings.Contains(of, "float"):
@@ -292,9 +292,28 @@ func (c *compiler) explain(message string, sc *scope) (string, []string) {
 		case strings.Contains(of, "int") && strings.Contains(of, "float"):
 			hints = append(hints, "double(x) makes a float of an integer")
 		}
+		if target, args, ok := strings.Cut(of, ".("); ok {
+			return fmt.Sprintf("%s(%s cannot be called on %s", name, args, target), hints
+		}
 		return fmt.Sprintf("%s cannot be used on %s", name, of), hints
 	}
-	return strings.TrimPrefix(strings.TrimSpace(strings.ReplaceAll(message, "\n", " ")), "Syntax error: "), nil
+	return explainSyntax(strings.TrimPrefix(strings.TrimSpace(strings.ReplaceAll(message, "\n", " ")), "Syntax error: ")), nil
+}
+
+// explainSyntax leaves the parser's grammar out of its messages.
+func explainSyntax(message string) string {
+	message, _, _ = strings.Cut(message, " expecting ")
+	switch {
+	case strings.HasPrefix(message, "mismatched input '<EOF>'"), strings.HasPrefix(message, "no viable alternative at input '<EOF>'"):
+		return "the expression ends too early"
+	case strings.HasPrefix(message, "mismatched input "):
+		return "unexpected " + strings.TrimPrefix(message, "mismatched input ")
+	case strings.HasPrefix(message, "extraneous input "):
+		return "unexpected " + strings.TrimPrefix(message, "extraneous input ")
+	case strings.HasPrefix(message, "token recognition error at: "):
+		return "unexpected " + strings.TrimPrefix(message, "token recognition error at: ")
+	}
+	return message
 }
 
 // explainName is for a name that nothing has.

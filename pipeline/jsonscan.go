@@ -263,6 +263,10 @@ type arrayScan struct {
 }
 
 func (s *arrayScan) next() bool {
+	if !s.open && s.depth >= maxJSONDepth {
+		s.err = jsonFail(s.at, "nested too deep")
+		return false
+	}
 	i := skipSpace(s.b, s.at+1)
 	if i < len(s.b) && s.b[i] == ']' {
 		s.at = i + 1
@@ -270,10 +274,6 @@ func (s *arrayScan) next() bool {
 	}
 	if !s.open {
 		s.open = true
-		if s.depth >= maxJSONDepth {
-			s.err = jsonFail(s.at, "nested too deep")
-			return false
-		}
 	} else {
 		if i >= len(s.b) || s.b[i] != ',' {
 			s.err = jsonFail(i, "want , or ] after an element")

@@ -145,6 +145,14 @@ func (o *jsonObject) field(i int) (ref.Val, error) {
 
 // decode reads one checked value, without white space around it, as a value of type t.
 func (d *decoder) decode(b []byte, t *types.Type) (ref.Val, error) {
+	return d.decodeIn(b, t, 0)
+}
+
+// maxListDepth bounds lists in lists: each level reads the text of all levels below once more.
+const maxListDepth = 64
+
+// decodeIn is decode inside of depth lists.
+func (d *decoder) decodeIn(b []byte, t *types.Type, depth int) (ref.Val, error) {
 	switch {
 	case b[0] == 'n' && t.Kind() != types.DynKind:
 		return types.NullValue, nil
@@ -153,7 +161,7 @@ func (d *decoder) decode(b []byte, t *types.Type) (ref.Val, error) {
 	}
 	switch t.Kind() {
 	case types.DynKind:
-		return d.decodeAny(b)
+		return d.decodeAny(b, depth)
 	case types.StructKind:
 		if b[0] == '{' {
 			o := &jsonObject{typ: d.structs[t.TypeName()], dec: d, raw: b}
@@ -162,7 +170,7 @@ func (d *decoder) decode(b []byte, t *types.Type) (ref.Val, error) {
 		}
 	case types.ListKind:
 		if b[0] == '[' {
-			return d.decodeList(b, t.Parameters()[0])
+			return d.decodeList(b, t.Parameters()[0], depth)
 		}
 	case types.StringKind:
 		if b[0] == '"' {
@@ -275,14 +283,14 @@ func decodeTime(b []byte) (ref.Val, error) {
 }
 
 // decodeAny reads a value without a declared type. Numbers stay exact: an integer of 64 bits, else a decimal.
-func (d *decoder) decodeAny(b []byte) (ref.Val, error) {
+func (d *decoder) decodeAny(b []byte, depth int) (ref.Val, error) {
 	switch {
 	case b[0] == '{':
 		o := &jsonObject{dec: d, raw: b}
 		o.parse()
 		return o, o.bad
 	case b[0] == '[':
-		return d.decodeList(b, types.DynType)
+		return d.decodeList(b, types.DynType, depth)
 	case b[0] == '"':
 		return types.String(unquoteJSON(b[1 : len(b)-1])), nil
 	case b[0] == 't' || b[0] == 'f':
@@ -301,11 +309,14 @@ func (d *decoder) decodeAny(b []byte) (ref.Val, error) {
 	return x, nil
 }
 
-func (d *decoder) decodeList(b []byte, t *types.Type) (ref.Val, error) {
+func (d *decoder) decodeList(b []byte, t *types.Type, depth int) (ref.Val, error) {
+	if depth >= maxListDepth {
+		return nil, fmt.Errorf("lists are nested more than %d levels deep", maxListDepth)
+	}
 	s := arrayScan{b: b}
 	var out []ref.Val
 	for s.next() {
-		v, err := d.decode(s.value, t)
+		v, err := d.decodeIn(s.value, t, depth+1)
 		if err != nil {
 			return nil, fmt.Errorf("element %d: %w", len(out), err)
 		}

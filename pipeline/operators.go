@@ -32,7 +32,7 @@ func operatorNames() []string {
 
 // laterOperators belong to the format, but not to this version.
 func laterOperators() []string {
-	return []string{"join", "process", "window", "sort", "throttle", "lookup"}
+	return []string{"join"}
 }
 
 func (r *planner) steps(n *yaml.Node) {
@@ -277,7 +277,6 @@ func (r *planner) dedup(s *stepPlan, n *yaml.Node) *dedupPlan {
 		p.payload = d.choice(n, "compare", "id", "payload") == "payload"
 	}
 	r.dedupActions(o, p)
-	o.notYet("max_ids", "max_bytes", "partitions")
 	o.finish()
 	if scope == nil && !d.tooMuch {
 		r.lintScope(s)
@@ -364,7 +363,7 @@ func (r *planner) aggregate(s *stepPlan, n *yaml.Node, out *output) {
 			d.errorf(key, RuleNotAvailable, "emit: on_close is not available in this version")
 		}
 	}
-	o.notYet("window", "retention")
+	o.notYet("window")
 	o.finish()
 	plan.out = newStructType(s.name+".value", fields)
 	r.plan.structs[plan.out.name] = plan.out
@@ -523,6 +522,5 @@ func (r *planner) to(s *stepPlan, n *yaml.Node) {
 	if v := o.get("value"); v != nil {
 		s.value = r.template(v, "value", s.name+".value", s.scope, 0)
 	}
-	o.notYet("format", "partition", "headers")
 	o.finish()
 }

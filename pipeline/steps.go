@@ -207,7 +207,6 @@ func (r *planner) source(key, n *yaml.Node) {
 				hint("a new consumer group starts at the earliest record, so that none is lost")
 		}
 	}
-	o.notYet("headers", "partitions", "global")
 	o.finish()
 	r.p.Sources = append(r.p.Sources, Source{Name: name, Topic: s.topic, Format: out.format, Start: s.start})
 }
