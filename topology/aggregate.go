@@ -7,13 +7,14 @@ import (
 	"github.com/streamd/streamd/serde"
 )
 
-// Aggregate keeps one value for each key, in the state store that has its name, and makes one record
-// with the new value of each input. fn gets the value so far (the zero value of A for a new key) and the record; it must not
-// change what the old value points to. The results are children of the input, with its key, time and headers.
+// Aggregate keeps one value for each key, in the state store that has its name, and makes one
+// record with the new value of each input. fn gets the value so far (the zero value of A for a new
+// key) and the record; it must not change what the old value points to. The results are children of
+// the input, with its key, time and headers.
 //
-// The input must be partitioned by its key: behind Map, FlatMap, Process and a Dedup with ScopeStream, Build asks for a
-// KeyBy. A record with a null key belongs to no value and is dropped, counted as null_key. If values encodes the
-// result as null, the key is deleted. Options: OnError.
+// The input must be partitioned by its key: behind Map, FlatMap, Process and a Dedup with
+// ScopeStream, Build asks for a KeyBy. A record with a null key belongs to no value and is dropped,
+// counted as null_key. If values encodes the result as null, the key is deleted. Options: OnError.
 func Aggregate[K, V, A any](s *Stream[K, V], name string, values serde.Serde[A], fn func(A, record.Record[K, V]) (A, error), opts ...AggregateOption) *Stream[K, A] {
 	b := s.b
 	n := &node{kind: kindAggregate, name: b.stateName(kindAggregate, name), opts: collect(opts)}

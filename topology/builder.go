@@ -52,7 +52,8 @@ type node struct {
 	// freePort needs no operator behind it, if ports is greater: what a branch has no case for.
 	freePort int
 
-	// instantiate makes the operator for one task: a step[K, V] of its input's types, or the entry of a source.
+	// instantiate makes the operator for one task: a step[K, V] of its input's types, or the entry
+	// of a source.
 	instantiate func(c *instance, n *node) any
 }
 
@@ -74,28 +75,31 @@ type Stream[K, V any] struct {
 	// unchanged says that the value is still the one that the source decoded.
 	unchanged bool
 	policy    Policy // of the operators that follow and have none
-	// rekeyed is the operator that may have changed keys since the records were put into partitions by key.
+	// rekeyed is the operator that may have changed keys since the records were put into partitions
+	// by key.
 	rekeyed *node
 }
 
-// WithKeys returns the stream with a serde for its keys, for operators that must write them. It is needed only
-// after an operator that changed the keys' type.
+// WithKeys returns the stream with a serde for its keys, for operators that must write them. It is
+// needed only after an operator that changed the keys' type.
 func (s *Stream[K, V]) WithKeys(keys serde.Serde[K]) *Stream[K, V] {
 	t := *s
 	t.keys = keys
 	return &t
 }
 
-// WithValues returns the stream with a serde for its values, for operators that must write them (KeyBy,
-// Dedup with ScopeStream or ComparePayload). It is needed only after an operator that changed their type.
+// WithValues returns the stream with a serde for its values, for operators that must write them
+// (KeyBy, Dedup with ScopeStream or ComparePayload). It is needed only after an operator that
+// changed their type.
 func (s *Stream[K, V]) WithValues(values serde.Serde[V]) *Stream[K, V] {
 	t := *s
 	t.values = values
 	return &t
 }
 
-// WithPolicy returns the stream with an error policy for the operators that are put directly behind it and are given
-// no OnError of their own. It is the way for Branch and Merge, which take no options.
+// WithPolicy returns the stream with an error policy for the operators that are put directly behind
+// it and are given no OnError of their own. It is the way for Branch and Merge, which take no
+// options.
 func (s *Stream[K, V]) WithPolicy(p Policy) *Stream[K, V] {
 	t := *s
 	t.policy = p
@@ -157,8 +161,8 @@ func (b *Builder) require(ok bool, n *node, rule, what string) {
 	}
 }
 
-// stateName is the name of an operator that must have one. If it has none that is a problem, and it gets one
-// by which the problem can be told.
+// stateName is the name of an operator that must have one. If it has none that is a problem, and it
+// gets one by which the problem can be told.
 func (b *Builder) stateName(kind, name string) string {
 	if name != "" {
 		return name
@@ -173,7 +177,8 @@ func (b *Builder) invent(kind string) string {
 	return fmt.Sprintf("%s-%d", kind, b.kinds[kind])
 }
 
-// keep returns the serde if it fits the new type too, so that an operator that keeps the type keeps the serde.
+// keep returns the serde if it fits the new type too, so that an operator that keeps the type keeps
+// the serde.
 func keep[T, U any](s serde.Serde[T]) serde.Serde[U] {
 	same, _ := any(s).(serde.Serde[U])
 	return same

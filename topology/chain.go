@@ -15,7 +15,8 @@ import (
 // call: operators hand on a pointer to a place of their own, so that nothing is allocated.
 type step[K, V any] func(*record.Record[K, V]) error
 
-// instance is a sub-topology in one task while it is put together, and what its operators share afterwards.
+// instance is a sub-topology in one task while it is put together, and what its operators share
+// afterwards.
 type instance struct {
 	rt       Runtime
 	env      Environment // nil: the runtime has none
@@ -25,7 +26,8 @@ type instance struct {
 
 	// in is the source record in hand.
 	in *broker.Record
-	// user is the operator whose user code is running, else nil. It tells a user's panic from ours and names it.
+	// user is the operator whose user code is running, else nil. It tells a user's panic from ours
+	// and names it.
 	user *operator
 
 	headers  record.Headers // room for the headers of outputs, handed out and never taken back
@@ -188,7 +190,8 @@ func (c *instance) withHeader(h record.Headers, key string, value []byte) record
 	return append(out, record.Header{Key: key, Value: value})
 }
 
-// withoutHeader returns h without a key. It is h itself if there is no such key, or if only the last one has it.
+// withoutHeader returns h without a key. It is h itself if there is no such key, or if only the
+// last one has it.
 func (c *instance) withoutHeader(h record.Headers, key string) record.Headers {
 	for i := range h {
 		if h[i].Key != key {
@@ -218,8 +221,8 @@ func (c *instance) room(n int) record.Headers {
 	return c.headers[at : at : at+n]
 }
 
-// aliasID is b as an ID without a copy. Nobody changes b as long as the ID lives: it is a part of a fetched
-// record, of the ids room, or the ID is used at once.
+// aliasID is b as an ID without a copy. Nobody changes b as long as the ID lives: it is a part of a
+// fetched record, of the ids room, or the ID is used at once.
 func aliasID(b []byte) record.ID {
 	return record.ID(unsafe.String(unsafe.SliceData(b), len(b)))
 }

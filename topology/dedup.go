@@ -12,75 +12,84 @@ import (
 	"github.com/streamd/streamd/serde"
 )
 
-// DuplicateHeader marks the duplicates that OnDuplicate(Forward) lets through. Its value is when the first one
-// was seen, in stream time, RFC 3339.
+// DuplicateHeader marks the duplicates that OnDuplicate(Forward) lets through. Its value is when
+// the first one was seen, in stream time, RFC 3339.
 const DuplicateHeader = "streamd-duplicate"
 
 // What a dedup operator cannot judge. Errors of the stage process that a policy handles.
 var (
-	// ErrConflict: the ID was seen with another payload. Two records were given one ID, or one was changed.
+	// ErrConflict: the ID was seen with another payload. Two records were given one ID, or one was
+	// changed.
 	ErrConflict = errors.New("same ID as an earlier record, other payload")
-	// ErrTooLate: the record is older than the oldest ID remembered, so that nobody can say whether it is new.
+	// ErrTooLate: the record is older than the oldest ID remembered, so that nobody can say whether
+	// it is new.
 	ErrTooLate = errors.New("older than the retention of IDs: cannot tell whether it is a duplicate")
 )
 
-// Retention is how long IDs are remembered, in stream time: at least that long, at most 9/8 of it. Required; at least 1 s.
-// A duplicate that comes later is not recognised (see OnTooLate). Seeing one does not extend it.
+// Retention is how long IDs are remembered, in stream time: at least that long, at most 9/8 of it.
+// Required; at least 1 s. A duplicate that comes later is not recognised (see OnTooLate). Seeing
+// one does not extend it.
 func Retention(d time.Duration) DedupSetting {
 	return DedupSetting{func(o *options) { o.retention = d }}
 }
 
-// ExpectedIDs is how many distinct IDs one task sees within the retention. Default 1,048,576. More are no
-// error, they cost memory and time.
+// ExpectedIDs is how many distinct IDs one task sees within the retention. Default 1,048,576. More
+// are no error, they cost memory and time.
 func ExpectedIDs(n int) DedupSetting {
 	return DedupSetting{func(o *options) { o.expectedIDs = n }}
 }
 
-// FalsePositiveRate is the share of new IDs for which memory alone cannot say that they are new, so that the disk is
-// asked. Default 0.001; from 1e-9 to 0.5. It changes speed and memory, never the answer.
+// FalsePositiveRate is the share of new IDs for which memory alone cannot say that they are new, so
+// that the disk is asked. Default 0.001; from 1e-9 to 0.5. It changes speed and memory, never the
+// answer.
 func FalsePositiveRate(p float64) DedupSetting {
 	return DedupSetting{func(o *options) { o.falsePositiveRate = p }}
 }
 
-// ScopePartition compares IDs within each partition of the input, the default: right if records with the same ID have the same key.
+// ScopePartition compares IDs within each partition of the input, the default: right if records
+// with the same ID have the same key.
 func ScopePartition() DedupSetting {
 	return DedupSetting{func(o *options) { o.scopeStream = false }}
 }
 
-// ScopeStream compares IDs across all partitions: the records go through the topic <app>-<name>-repartition, partitioned
-// by ID. Behind it they are not in their key's partition, so that Aggregate needs a KeyBy.
+// ScopeStream compares IDs across all partitions: the records go through the topic
+// <app>-<name>-repartition, partitioned by ID. Behind it they are not in their key's partition, so
+// that Aggregate needs a KeyBy.
 func ScopeStream() DedupSetting {
 	return DedupSetting{func(o *options) { o.scopeStream = true }}
 }
 
-// ComparePayload keeps 8 bytes of a hash of each record's value beside its ID, so that a record with a known ID and another
-// value is a conflict (see OnConflict) instead of a duplicate.
+// ComparePayload keeps 8 bytes of a hash of each record's value beside its ID, so that a record
+// with a known ID and another value is a conflict (see OnConflict) instead of a duplicate.
 func ComparePayload() DedupSetting {
 	return DedupSetting{func(o *options) { o.comparePayload = true }}
 }
 
-// OnConflict says what becomes of a conflict: Stop, DeadLetter or Drop. Default: an error under the operator's policy.
+// OnConflict says what becomes of a conflict: Stop, DeadLetter or Drop. Default: an error under the
+// operator's policy.
 func OnConflict(a Action) DedupSetting {
 	return DedupSetting{func(o *options) { o.onConflict = a }}
 }
 
-// OnTooLate says what becomes of a record that is too old to be judged: Stop, DeadLetter, Drop or Forward. Default: an error
-// under the operator's policy. Drop can lose a record, Forward can count one twice.
+// OnTooLate says what becomes of a record that is too old to be judged: Stop, DeadLetter, Drop or
+// Forward. Default: an error under the operator's policy. Drop can lose a record, Forward can count
+// one twice.
 func OnTooLate(a Action) DedupSetting {
 	return DedupSetting{func(o *options) { o.onTooLate = a }}
 }
 
-// OnDuplicate says what becomes of a duplicate: Drop (default), or Forward with the header "streamd-duplicate", for audits.
+// OnDuplicate says what becomes of a duplicate: Drop (default), or Forward with the header
+// "streamd-duplicate", for audits.
 func OnDuplicate(a Action) DedupSetting {
 	return DedupSetting{func(o *options) { o.onDuplicate = a }}
 }
 
-// Dedup passes on the first record of each ID and drops later ones, as long as the ID is remembered. Records keep their
-// identity. IDs belong to this operator alone.
+// Dedup passes on the first record of each ID and drops later ones, as long as the ID is
+// remembered. Records keep their identity. IDs belong to this operator alone.
 //
-// Options: Retention (required), the ID (ID or IDHeader; default: the record's own, as From found it), ExpectedIDs,
-// FalsePositiveRate, ScopePartition or ScopeStream (with Partitions), ComparePayload, OnMissingID, OnConflict, OnTooLate,
-// OnDuplicate, OnError.
+// Options: Retention (required), the ID (ID or IDHeader; default: the record's own, as From found
+// it), ExpectedIDs, FalsePositiveRate, ScopePartition or ScopeStream (with Partitions),
+// ComparePayload, OnMissingID, OnConflict, OnTooLate, OnDuplicate, OnError.
 func Dedup[K, V any](s *Stream[K, V], name string, opts ...DedupOption) *Stream[K, V] {
 	b := s.b
 	name = b.stateName(kindDedup, name)
@@ -161,14 +170,12 @@ func (d *dedupStep[K, V]) handle(r *record.Record[K, V]) error {
 	if err := id.Check(); err != nil {
 		return d.withoutID(r, err)
 	}
-	// Before the payload: the ID may lie in memory that is used again.
-	hash := id.Hash()
 	payload, err := d.payload(r)
 	if err != nil {
 		return err
 	}
 	*d.checked++
-	ans, err := d.log.Check(hash, payload, r.Timestamp)
+	ans, err := d.log.Check(id.Hash(), payload, r.Timestamp)
 	if err != nil {
 		return d.op.fault("check ID", err)
 	}
@@ -224,7 +231,8 @@ func (d *dedupStep[K, V]) duplicate(r *record.Record[K, V], seen time.Time) erro
 // nullPayload stands for a tombstone, which is another payload than an empty value.
 const nullPayload = 0x7f4a7c159e3779b9
 
-// payload hashes the value. XXH3 and not SHA-256: a conflict is a warning about a producer's mistake, not a defence.
+// payload hashes the value. XXH3 and not SHA-256: a conflict is a warning about a producer's
+// mistake, not a defence.
 func (d *dedupStep[K, V]) payload(r *record.Record[K, V]) (uint64, error) {
 	if !d.compare {
 		return 0, nil

@@ -132,6 +132,10 @@ func TestPayload(t *testing.T) {
 		"changed": {func(in *Stream[string, string]) *Stream[string, string] {
 			return Dedup(MapValues(in, func(r textRecord) (string, error) { return r.Value + "!", nil }), "u", opts...)
 		}, hash("v!")},
+		"merged with changed ones": {func(in *Stream[string, string]) *Stream[string, string] {
+			louder := MapValues(Filter(in, keyIs("a")), func(r textRecord) (string, error) { return r.Value + "!", nil })
+			return Dedup(Merge("m", Filter(in, keyIs("z")), louder), "u", opts...)
+		}, hash("v!")},
 		"not compared": {func(in *Stream[string, string]) *Stream[string, string] {
 			return Dedup(in, "u", Retention(hour), id)
 		}, 0},

@@ -7,8 +7,9 @@ import (
 	"strings"
 )
 
-// Describe returns the topology as text: exactly what Kafka Streams' TopologyDescription prints, so that tools which
-// draw that can draw this. Repartition topics stand without the application's name, as there.
+// Describe returns the topology as text: exactly what Kafka Streams' TopologyDescription prints, so
+// that tools which draw that can draw this. Repartition topics stand without the application's
+// name, as there.
 func (t *Topology) Describe() string {
 	var sb strings.Builder
 	sb.WriteString("Topologies:\n ")
@@ -41,7 +42,8 @@ func (t *Topology) Describe() string {
 	return sb.String()
 }
 
-// treeSize is the number of nodes behind a node and itself, a node that is reached in two ways counted twice.
+// treeSize is the number of nodes behind a node and itself, a node that is reached in two ways
+// counted twice.
 func treeSize(n *node, sizes map[*node]int) int {
 	if s, ok := sizes[n]; ok {
 		return s
@@ -114,7 +116,8 @@ type GraphNode struct {
 type GraphEdge struct {
 	From string `json:"from"` // a GraphNode.ID
 	To   string `json:"to"`
-	// Case is the number of the case of a branch; -1: not from a branch. The last one is what no case matched.
+	// Case is the number of the case of a branch; -1: not from a branch. The last one is what no
+	// case matched.
 	Case int `json:"case"`
 }
 
@@ -125,7 +128,8 @@ type Graph struct {
 	Edges []GraphEdge `json:"edges"`
 }
 
-// Graph returns topics, operators and stores with what leads from one to another, in the order of declaration.
+// Graph returns topics, operators and stores with what leads from one to another, in the order of
+// declaration.
 func (t *Topology) Graph() Graph {
 	g := Graph{Name: t.name}
 	seen := map[string]bool{}

@@ -168,18 +168,25 @@ func TestPolicyOfTheApplication(t *testing.T) {
 // TestErrorsDownstreamAreTheirs says that an operator that emits does not take the blame, nor swallow it.
 func TestErrorsDownstreamAreTheirs(t *testing.T) {
 	b := textSource()
-	calls := 0
+	calls, bad := 0, errBad
 	s := FlatMap(b.in, func(r textRecord, emit Emit[string, string]) error {
 		for range 3 {
 			emit(r)
 		}
-		return errors.New("made up after the failure")
+		if bad != nil {
+			return errors.New("made up after the failure")
+		}
+		return nil
 	}, Name("many"))
-	toText(Filter(s, func(textRecord) (bool, error) { calls++; return true, errBad }, Name("bad")))
-	failure(t, drive(t, b.Builder).send(text("a=1")), "bad", StageProcess, PolicyDefault)
+	toText(Filter(s, func(textRecord) (bool, error) { calls++; return true, bad }, Name("bad")))
+	d := drive(t, b.Builder)
+	failure(t, d.send(text("a=1")), "bad", StageProcess, PolicyDefault)
 	if calls != 1 {
 		t.Errorf("the failed operator was called %d times for one record", calls)
 	}
+	bad = nil
+	d.sendText("b=2")
+	d.expect("b=2 b=2 b=2")
 }
 
 // TestPanicIsTheEmitters names the operator that goes on after emit, and not the one downstream.
@@ -219,6 +226,9 @@ func TestOurPanicsGoThrough(t *testing.T) {
 		"a store's": {func(in *Stream[string, string]) {
 			Process(in, "p", func(ctx Context, r textRecord, _ Emit[string, string]) error { return s.Put(ctx, "k", "v") }, WithStore(s))
 		}, "index out of range"},
+		"the runtime's, behind an operator that emits": {func(in *Stream[string, string]) {
+			toText(FlatMap(in, func(r textRecord, emit Emit[string, string]) error { emit(r); return nil }), Name("to1"))
+		}, "index out of range"},
 		"an invariant": {func(in *Stream[string, string]) {
 			Filter(in, func(textRecord) (bool, error) { panic(invariant.Violation("INV-2")) }, Name("f"))
 		}, invariant.Violation("INV-2")},
@@ -234,7 +244,7 @@ func TestOurPanicsGoThrough(t *testing.T) {
 				}
 			}
 			d := drive(t, b.Builder)
-			d.rt.Store("s").(*fakeStore).panics = true
+			d.rt.Store("s").(*fakeStore).panics, d.rt.badSink = true, true
 			defer func() {
 				if v := recover(); v != tt.value {
 					t.Errorf("recovered %v, want %v", v, tt.value)

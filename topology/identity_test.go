@@ -197,6 +197,7 @@ func TestIDHeaderOfOutputs(t *testing.T) {
 		"added":                  {in: in("a", "1"), want: `a="1" record-id=` + position},
 		"replaced":               {source: []SourceOption{IDPosition()}, in: in("record-id", "x", "a", "1", "record-id", "y"), want: `a="1" record-id=` + position},
 		"twice the same":         {in: in("record-id", "x", "record-id", "x"), want: `record-id="x"`},
+		"its own and another":    {in: in("record-id", "y", "record-id", "x"), want: `record-id="x"`},
 		"another name":           {sink: []SinkOption{IDHeader("msg")}, in: in("record-id", "x"), want: `record-id="x" msg="x"`},
 		"left out":               {sink: []SinkOption{WithoutID()}, in: in("a", "1"), want: `a="1"`, same: true},
 		"no ID, no header":       {source: []SourceOption{IDHeader("none"), OnMissingID(Forward)}, in: in("a", "1"), want: `a="1"`, same: true},

@@ -10,9 +10,10 @@ import (
 // repartitionSuffix ends the names of repartition topics and of the sources that read them.
 const repartitionSuffix = "-repartition"
 
-// KeyBy gives each record the key that fn makes of it, and moves it to that key's partition: through
-// the topic <app>-<name>-repartition, which ends the sub-topology. The records behind it are children of the
-// input: their time and headers stay, their ID is a new root. Options: Partitions, OnError.
+// KeyBy gives each record the key that fn makes of it, and moves it to that key's partition:
+// through the topic <app>-<name>-repartition, which ends the sub-topology. The records behind it
+// are children of the input: their time and headers stay, their ID is a new root. Options:
+// Partitions, OnError.
 //
 // The values' serde must be known (see Stream.WithValues). A null key goes to the partition of the
 // source record, modulo.
@@ -42,7 +43,8 @@ func KeyBy[K, V, K2 any](s *Stream[K, V], name string, keys serde.Serde[K2], fn 
 	return &Stream[K2, V]{b: b, from: source, keys: keys, values: values, unchanged: true}
 }
 
-// newRepartition adds the sink of a repartition topic: operator is the sink's name, topic the one before its prefix and suffix.
+// newRepartition adds the sink of a repartition topic: operator is the sink's name, topic the one
+// before its prefix and suffix.
 func newRepartition[K, V any](s *Stream[K, V], operator, topic string, o options) *node {
 	n := &node{kind: kindKeyBy, name: operator, opts: o, sink: &Sink{Name: operator, Topic: topic, Internal: true}}
 	b := s.b
@@ -55,9 +57,9 @@ func newRepartition[K, V any](s *Stream[K, V], operator, topic string, o options
 	return n
 }
 
-// byID repartitions a stream so that records with the same ID meet: the topic's key is the ID, the record's
-// own key travels in a header. Records keep their identity. A record without a usable ID goes by its
-// source's partition; what becomes of it is decided by the operator behind the topic.
+// byID repartitions a stream so that records with the same ID meet: the topic's key is the ID, the
+// record's own key travels in a header. Records keep their identity. A record without a usable ID
+// goes by its source's partition; what becomes of it is decided by the operator behind the topic.
 func byID[K, V any](s *Stream[K, V], name string, o options, id finder[K, V]) *Stream[K, V] {
 	n := newRepartition(s, name+"-by-id", name, o)
 	b := s.b

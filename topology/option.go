@@ -44,7 +44,8 @@ type option interface{ apply(*options) }
 
 // The options of each operator. Of an option that is given twice the last one counts.
 type (
-	// SourceOption is an option of From: Name, OnError, Timestamp, ID, IDHeader, IDPosition, OnMissingID.
+	// SourceOption is an option of From: Name, OnError, Timestamp, ID, IDHeader, IDPosition,
+	// OnMissingID.
 	SourceOption interface {
 		option
 		source()
@@ -149,16 +150,18 @@ func (DedupSetting) dedup()     {}
 func (ProcessSetting) process() {}
 func (SinkSetting) sink()       {}
 
-// Name names a source (default: its topic), a stateless operator (default: kind and number, as "map-2") or a sink
-// (default: "to-" and its topic). Letters, digits, '.', '_' and '-'.
+// Name names a source (default: its topic), a stateless operator (default: kind and number, as
+// "map-2") or a sink (default: "to-" and its topic). Letters, digits, '.', '_' and '-'.
 //
-// The name of an operator that makes new records (Map, MapValues, FlatMap) is a part of their IDs. Give one where
-// a reader of the outputs drops duplicates by ID: an invented name shifts when operators are added before it.
+// The name of an operator that makes new records (Map, MapValues, FlatMap) is a part of their IDs.
+// Give one where a reader of the outputs drops duplicates by ID: an invented name shifts when
+// operators are added before it.
 func Name(name string) NameOption {
 	return NameOption{func(o *options) { o.name = name }}
 }
 
-// OnError says what becomes of a record for which the operator fails. Default PolicyDefault: as the application says.
+// OnError says what becomes of a record for which the operator fails. Default PolicyDefault: as the
+// application says.
 func OnError(p Policy) PolicyOption {
 	return PolicyOption{func(o *options) { o.policy = p }}
 }
@@ -201,26 +204,29 @@ func ID[K, V any](fn func(record.Record[K, V]) record.ID) IDOption {
 	return IDOption{func(o *options) { o.id, o.idHeader, o.idPosition = fn, nil, false }}
 }
 
-// IDHeader is, for From and Dedup, the header from which the ID is taken (the last one with that key). For
-// To it is the header into which the ID is written, default "record-id".
+// IDHeader is, for From and Dedup, the header from which the ID is taken (the last one with that
+// key). For To it is the header into which the ID is written, default "record-id".
 func IDHeader(key string) IDHeaderOption {
 	return IDHeaderOption{func(o *options) { o.id, o.idHeader, o.idPosition = nil, &key, false }}
 }
 
-// IDPosition makes the position (cluster, topic UUID, partition, offset) the ID, whatever headers a record has. It
-// protects against our own re-delivery only: a record that a producer sent twice has two positions.
+// IDPosition makes the position (cluster, topic UUID, partition, offset) the ID, whatever headers a
+// record has. It protects against our own re-delivery only: a record that a producer sent twice has
+// two positions.
 func IDPosition() SourceSetting {
 	return SourceSetting{func(o *options) { o.id, o.idHeader, o.idPosition = nil, nil, true }}
 }
 
-// OnMissingID says what becomes of a record without a usable ID (none, empty, or longer than record.MaxIDBytes): Stop
-// (default), DeadLetter or Forward. Forwarded, the record has no ID: a Dedup with ID still can give it one, its outputs carry none.
+// OnMissingID says what becomes of a record without a usable ID (none, empty, or longer than
+// record.MaxIDBytes): Stop (default), DeadLetter or Forward. Forwarded, the record has no ID: a
+// Dedup with ID still can give it one, its outputs carry none.
 func OnMissingID(a Action) MissingOption {
 	return MissingOption{func(o *options) { o.onMissing = a }}
 }
 
-// PreserveKey promises that the function gives its records the key of the input, so that they are still in their key's
-// partition and Aggregate may follow without KeyBy. MapValues needs no promise. A broken one gives wrong totals.
+// PreserveKey promises that the function gives its records the key of the input, so that they are
+// still in their key's partition and Aggregate may follow without KeyBy. MapValues needs no
+// promise. A broken one gives wrong totals.
 func PreserveKey() KeyOption {
 	return KeyOption{func(o *options) { o.preserveKey = true }}
 }
@@ -230,8 +236,8 @@ func Timestamp[K, V any](fn func(record.Record[K, V]) (time.Time, error)) Source
 	return SourceSetting{func(o *options) { o.timestamp = fn }}
 }
 
-// Partitions is the number of partitions of the repartition topic, at least 1. Default: the largest number of the
-// sub-topology's inputs.
+// Partitions is the number of partitions of the repartition topic, at least 1. Default: the largest
+// number of the sub-topology's inputs.
 func Partitions(n int32) PartitionsOption {
 	return PartitionsOption{func(o *options) { o.partitions = &n }}
 }

@@ -12,7 +12,8 @@ func WithStore(stores ...StateStore) ProcessSetting {
 	return ProcessSetting{func(o *options) { o.stores = append(o.stores, stores...) }}
 }
 
-// Context is what a Process function may know of the record and its task. It is valid while the function runs.
+// Context is what a Process function may know of the record and its task. It is valid while the
+// function runs.
 type Context struct{ p *processContext }
 
 // StreamTime is the highest timestamp of the task so far, the record in hand included.
@@ -21,12 +22,14 @@ func (c Context) StreamTime() time.Time { return c.p.c.rt.StreamTime() }
 // Position is where the source record in hand stands.
 func (c Context) Position() record.Position { return c.p.c.rt.Position() }
 
-// Process is the low level: any number of records of each record, with state. Everything goes through its arguments: state
-// through the stores of ctx, output through emit, failure through the error. If it returns an error, or
-// an operator downstream does, nothing of the record remains. Outputs are children of the input, told apart by the order of the calls to emit.
+// Process is the low level: any number of records of each record, with state. Everything goes
+// through its arguments: state through the stores of ctx, output through emit, failure through the
+// error. If it returns an error, or an operator downstream does, nothing of the record remains.
+// Outputs are children of the input, told apart by the order of the calls to emit.
 //
-// fn must be deterministic (no clock, no random numbers, no map order that reaches the output): the same records must give the same
-// outputs when they are processed again. Options: WithStore, PreserveKey, OnError.
+// fn must be deterministic (no clock, no random numbers, no map order that reaches the output): the
+// same records must give the same outputs when they are processed again. Options: WithStore,
+// PreserveKey, OnError.
 func Process[K, V, K2, V2 any](s *Stream[K, V], name string, fn func(ctx Context, r record.Record[K, V], emit Emit[K2, V2]) error, opts ...ProcessOption) *Stream[K2, V2] {
 	b := s.b
 	n := &node{kind: kindProcess, name: b.stateName(kindProcess, name), opts: collect(opts)}

@@ -294,3 +294,42 @@ func TestTwoSources(t *testing.T) {
 		t.Errorf("co-partitioned %v", sets)
 	}
 }
+
+// TestTasksShareNothing runs tasks of one topology side by side; the race detector looks on.
+func TestTasksShareNothing(t *testing.T) {
+	s := KeyValue("s", serde.String(), serde.Int64())
+	b := textSource()
+	u := Dedup(b.in, "u", Retention(hour), ComparePayload())
+	m := MapValues(FlatMap(u, func(r textRecord, emit Emit[string, string]) error { emit(r); emit(r); return nil }, PreserveKey()), keyOf)
+	p := Process(m, "p", func(ctx Context, r textRecord, emit Emit[string, string]) error {
+		n, _, err := s.Get(ctx, r.Key)
+		emit(textRecord{Key: r.Key, Value: strconv.FormatInt(n, 10)})
+		return errors.Join(err, s.Put(ctx, r.Key, n+1))
+	}, WithStore(s), PreserveKey())
+	To(Aggregate(p, "a", serde.JSON[int64](), count), "out", serde.String(), serde.JSON[int64]())
+	topo, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	results := make(chan string)
+	for range 4 {
+		go func() {
+			d := driveSub(t, topo, 0)
+			for i := range 200 {
+				if err := d.send(text(fmt.Sprintf("k%d=v#id%d", i%7, i%150))); err != nil {
+					t.Error(err)
+				}
+			}
+			results <- d.outputs() + d.ids()
+		}()
+	}
+	first := <-results
+	for range 3 {
+		if other := <-results; other != first {
+			t.Error("two tasks made different outputs of the same records")
+		}
+	}
+	if n := strings.Count(first, "="); n != 300 {
+		t.Errorf("%d outputs, want two for each of 150 IDs", n)
+	}
+}

@@ -20,8 +20,9 @@ func Partition[K, V any](fn func(r record.Record[K, V], n int32) record.Partitio
 
 // To writes a stream into a topic. Options: Name, OnError, IDHeader, WithoutID, Partition.
 //
-// The record keeps its time and its headers, and carries its ID in the header "record-id", so that whoever reads
-// the topic can drop duplicates. The header is the record's own ID or absent: one that came in with another value is replaced.
+// The record keeps its time and its headers, and carries its ID in the header "record-id", so that
+// whoever reads the topic can drop duplicates. The header is the record's own ID or absent: one
+// that came in with another value is replaced.
 func To[K, V any](s *Stream[K, V], topic string, keys serde.Serde[K], values serde.Serde[V], opts ...SinkOption) {
 	n := &node{kind: kindSink, opts: collect(opts), sink: &Sink{Topic: topic}}
 	if n.name = n.opts.name; n.name == "" {
@@ -142,7 +143,8 @@ func (w *writer[K, V]) write(r *record.Record[K, V], p record.Partition) error {
 	return nil
 }
 
-// withID returns headers that carry the ID and no other one. Headers that do so already pass as they are.
+// withID returns headers that carry the ID and no other one. Headers that do so already pass as
+// they are.
 func (w *writer[K, V]) withID(h record.Headers, id []byte) record.Headers {
 	if len(id) == 0 {
 		return w.c.withoutHeader(h, w.header)

@@ -68,7 +68,8 @@ func From[K, V any](b *Builder, topic string, keys serde.Serde[K], values serde.
 	return &Stream[K, V]{b: b, from: n, keys: keys, values: values, unchanged: true}
 }
 
-// eventTime is what Source.Timestamp does: decode, ask, and let no panic through, since it runs outside of the chain.
+// eventTime is what Source.Timestamp does: decode, ask, and let no panic through, since it runs
+// outside of the chain.
 func eventTime[K, V any](keys serde.Serde[K], values serde.Serde[V], at func(record.Record[K, V]) (time.Time, error)) func(*broker.Record) (time.Time, error) {
 	return func(in *broker.Record) (t time.Time, err error) {
 		defer func() {
@@ -219,7 +220,8 @@ func (b *Builder) allow(n *node, option string, a Action, allowed ...Action) {
 	b.problem(n, "option", fmt.Sprintf("%s(%s) is not possible", option, a))
 }
 
-// positions makes position IDs of one source in one task: record.PositionID, of which all but the offset stays the same.
+// positions makes position IDs of one source in one task: record.PositionID, of which all but the
+// offset stays the same.
 type positions struct {
 	c         *instance
 	cluster   string

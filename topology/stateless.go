@@ -8,7 +8,8 @@ import (
 	"github.com/streamd/streamd/record"
 )
 
-// Filter passes on the records for which fn returns true. They keep their identity. Options: Name, OnError.
+// Filter passes on the records for which fn returns true. They keep their identity. Options: Name,
+// OnError.
 func Filter[K, V any](s *Stream[K, V], fn func(record.Record[K, V]) (bool, error), opts ...StepOption) *Stream[K, V] {
 	n := newStep(s, kindFilter, fn != nil, opts)
 	n.instantiate = func(c *instance, n *node) any {
@@ -78,8 +79,8 @@ func MapValues[K, V, V2 any](s *Stream[K, V], fn func(record.Record[K, V]) (V2, 
 	return &Stream[K, V2]{b: s.b, from: n, keys: s.keys, values: keep[V, V2](s.values), rekeyed: s.rekeyed}
 }
 
-// FlatMap makes any number of records of each record, in the order of the calls to emit. They are children of
-// the input, told apart by that order. Options: Name, OnError, PreserveKey.
+// FlatMap makes any number of records of each record, in the order of the calls to emit. They are
+// children of the input, told apart by that order. Options: Name, OnError, PreserveKey.
 func FlatMap[K, V, K2, V2 any](s *Stream[K, V], fn func(r record.Record[K, V], emit Emit[K2, V2]) error, opts ...StepOption) *Stream[K2, V2] {
 	n := newStep(s, kindFlatMap, fn != nil, opts)
 	n.instantiate = func(c *instance, n *node) any {
@@ -96,9 +97,9 @@ func FlatMap[K, V, K2, V2 any](s *Stream[K, V], fn func(r record.Record[K, V], e
 	return &Stream[K2, V2]{b: s.b, from: n, keys: keep[K, K2](s.keys), values: keep[V, V2](s.values), rekeyed: s.rekeyedBy(n)}
 }
 
-// Branch splits a stream: each record goes to the first stream whose case returns true. It returns one stream
-// for each case and one more, the last, for the records of no case; if that one is not used
-// they are dropped and counted. Records keep their identity. The cases are asked in order.
+// Branch splits a stream: each record goes to the first stream whose case returns true. It returns
+// one stream for each case and one more, the last, for the records of no case; if that one is not
+// used they are dropped and counted. Records keep their identity. The cases are asked in order.
 func Branch[K, V any](s *Stream[K, V], name string, cases ...func(record.Record[K, V]) (bool, error)) []*Stream[K, V] {
 	n := &node{kind: kindBranch, name: s.b.stateName(kindBranch, name), ports: len(cases) + 1, freePort: len(cases)}
 	s.b.add(n, s)
@@ -146,11 +147,12 @@ func Branch[K, V any](s *Stream[K, V], name string, cases ...func(record.Record[
 	return out
 }
 
-// Merge makes one stream of several. Records keep their identity. Between records of different streams there is no
-// order but the one in which the task took them: by timestamp among those that are there.
+// Merge makes one stream of several. Records keep their identity. Between records of different
+// streams there is no order but the one in which the task took them: by timestamp among those that
+// are there.
 //
-// Streams of different topics that are merged run in one sub-topology, whose topics must have the same number of
-// partitions.
+// Streams of different topics that are merged run in one sub-topology, whose topics must have the
+// same number of partitions.
 func Merge[K, V any](name string, first *Stream[K, V], others ...*Stream[K, V]) *Stream[K, V] {
 	n := &node{kind: kindMerge, name: first.b.stateName(kindMerge, name)}
 	out := first.after(n)
@@ -204,9 +206,10 @@ func (s *Stream[K, V]) rekeyedBy(n *node) *node {
 	return n
 }
 
-// Emit passes a record on. Key and Value count; the Identity is always the operator's to give. A zero Timestamp is the
-// input's, nil Headers are the input's (an empty slice: none). It may be called only while the function that it
-// was given to runs. If an operator downstream fails, so does the record in hand, and further calls do nothing.
+// Emit passes a record on. Key and Value count; the Identity is always the operator's to give. A
+// zero Timestamp is the input's, nil Headers are the input's (an empty slice: none). It may be
+// called only while the function that it was given to runs. If an operator downstream fails, so
+// does the record in hand, and further calls do nothing.
 type Emit[K, V any] func(out record.Record[K, V])
 
 // emitter is behind an Emit: it knows the record in hand and counts the outputs.
@@ -261,8 +264,8 @@ func (e *emitter[K, V]) emit(out record.Record[K, V]) {
 
 var errStrayEmit = errors.New("emit was called when its function was not running")
 
-// end is called after the user's function with its error. The first failure counts: one downstream came before
-// whatever the function made of it.
+// end is called after the user's function with its error. The first failure counts: one downstream
+// came before whatever the function made of it.
 func (e *emitter[K, V]) end(err error) error {
 	e.live = false
 	switch {

@@ -17,8 +17,8 @@ type KeyValueStore[K, V any] struct {
 	values serde.Serde[V]
 }
 
-// KeyValue declares a state store. Give it to the operators that use it with WithStore. The name is a part of the
-// changelog topic's: it must not change while there is state.
+// KeyValue declares a state store. Give it to the operators that use it with WithStore. The name is
+// a part of the changelog topic's: it must not change while there is state.
 func KeyValue[K, V any](name string, keys serde.Serde[K], values serde.Serde[V]) *KeyValueStore[K, V] {
 	return &KeyValueStore[K, V]{name: name, keys: keys, values: values}
 }
@@ -68,8 +68,8 @@ func (s *KeyValueStore[K, V]) Delete(ctx Context, key K) error {
 	return ctx.p.back(err)
 }
 
-// Range calls fn for from <= key < to, in the byte order of the encoded keys, until it returns false. fn must not change the
-// store.
+// Range calls fn for from <= key < to, in the byte order of the encoded keys, until it returns
+// false. fn must not change the store.
 func (s *KeyValueStore[K, V]) Range(ctx Context, from, to K, fn func(K, V) bool) error {
 	cells, k, err := s.at(ctx, from)
 	if err != nil {
@@ -83,7 +83,8 @@ func (s *KeyValueStore[K, V]) Range(ctx Context, from, to K, fn func(K, V) bool)
 	return ctx.p.back(err)
 }
 
-// All calls fn for all keys, in the byte order of the encoded keys, until it returns false. fn must not change the store.
+// All calls fn for all keys, in the byte order of the encoded keys, until it returns false. fn must
+// not change the store.
 func (s *KeyValueStore[K, V]) All(ctx Context, fn func(K, V) bool) error {
 	cells, err := s.of(ctx)
 	if err == nil {
@@ -126,14 +127,15 @@ type cells[K, V any] struct {
 	store          Store
 	keys           serde.Serde[K]
 	values         serde.Serde[V]
-	// copied says which decoded parts would share the store's memory, which is used again after the record.
+	// copied says which decoded parts would share the store's memory, which is used again after the
+	// record.
 	copyKeys, copyValues bool
 }
 
 func (s *KeyValueStore[K, V]) in(c *instance, op *operator) *cells[K, V] {
 	decode := op.during(StageDecode)
-	// What stands in the store is no fault of the record in hand: skipping record after record would hide that
-	// the state cannot be read.
+	// What stands in the store is no fault of the record in hand: skipping record after record
+	// would hide that the state cannot be read.
 	decode.policy = PolicyStop
 	return &cells[K, V]{
 		c: c, op: op, encode: op.during(StageEncode), decode: decode, store: c.rt.Store(s.name),
@@ -233,12 +235,13 @@ type processContext struct {
 	live    bool // the function is running
 	handles []StateStore
 	stores  []any // *cells[K, V], as handles
-	// broken is an error of the state, and not of the record: it counts even if the function swallows it.
+	// broken is an error of the state, and not of the record: it counts even if the function
+	// swallows it.
 	broken error
 }
 
-// back returns to user code with the answer of a store. A panic of the store itself does not come by here, so that it
-// is not taken for the user's.
+// back returns to user code with the answer of a store. A panic of the store itself does not come
+// by here, so that it is not taken for the user's.
 func (p *processContext) back(err error) error {
 	if p == nil {
 		return err

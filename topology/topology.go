@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Topology is what an application computes: a description that any number of apps, tasks and tests may use at
-// the same time. Builder.Build makes it.
+// Topology is what an application computes: a description that any number of apps, tasks and tests
+// may use at the same time. Builder.Build makes it.
 type Topology struct {
 	name  string
 	nodes []*node
@@ -29,13 +29,14 @@ func (t *Topology) Operators() []OperatorSpec {
 	return all
 }
 
-// RepartitionTopic is the name of the topic between two sub-topologies: <app>-<name>-repartition. name is
-// that of the KeyBy or Dedup, which stands in Source.Topic and Sink.Topic.
+// RepartitionTopic is the name of the topic between two sub-topologies: <app>-<name>-repartition.
+// name is that of the KeyBy or Dedup, which stands in Source.Topic and Sink.Topic.
 func (t *Topology) RepartitionTopic(name string) string {
 	return t.name + "-" + name + repartitionSuffix
 }
 
-// IDLogTopic is the name of the topic of a sub-topology's processed IDs and commit records: <app>-<sub>-ids-changelog.
+// IDLogTopic is the name of the topic of a sub-topology's processed IDs and commit records:
+// <app>-<sub>-ids-changelog.
 func (t *Topology) IDLogTopic(s *Subtopology) string { return t.name + "-" + s.Name + "-ids-changelog" }
 
 // StoreTopic is the name of a state store's changelog topic: <app>-<store>-changelog.
@@ -54,8 +55,9 @@ func (t *Topology) fullName(topic string, internal bool) string {
 	return topic
 }
 
-// CoPartitioned are the input topics of each sub-topology, by their full names, in the order of Subtopologies: partition p of
-// all topics of one set is one task's input, so that they must have the same number of partitions.
+// CoPartitioned are the input topics of each sub-topology, by their full names, in the order of
+// Subtopologies: partition p of all topics of one set is one task's input, so that they must have
+// the same number of partitions.
 func (t *Topology) CoPartitioned() [][]string {
 	sets := make([][]string, len(t.subs))
 	for i, s := range t.subs {
@@ -101,7 +103,8 @@ func connected(nodes []*node) [][]*node {
 	return parts
 }
 
-// newSubtopology describes connected nodes. They are in topological order, since an operator is declared after its inputs.
+// newSubtopology describes connected nodes. They are in topological order, since an operator is
+// declared after its inputs.
 func newSubtopology(index int, nodes []*node) *Subtopology {
 	s := &Subtopology{Index: index}
 	var sources []*node
@@ -130,8 +133,8 @@ func newSubtopology(index int, nodes []*node) *Subtopology {
 	return s
 }
 
-// Build returns the topology, or every mistake in it: each a *Problem, joined (see Problems). Nothing can be
-// added to the builder afterwards.
+// Build returns the topology, or every mistake in it: each a *Problem, joined (see Problems).
+// Nothing can be added to the builder afterwards.
 func (b *Builder) Build() (*Topology, error) {
 	t := &Topology{name: b.app, nodes: b.nodes, parts: connected(b.nodes)}
 	problems := append(slices.Clone(b.problems), check(b, t)...)
@@ -254,7 +257,8 @@ func checkTopics(t *Topology) []*Problem {
 	}
 	for _, s := range t.subs {
 		for _, k := range s.Sinks {
-			// Two sinks may share a topic, and a topic may be written and read. Only internal topics are nobody else's.
+			// Two sinks may share a topic, and a topic may be written and read. Only internal
+			// topics are nobody else's.
 			if other, ok := taken[k.Topic]; ok && !k.Internal && !isInput(t, k.Topic) {
 				found = append(found, &Problem{Operator: k.Name, Rule: "duplicate-topic", What: fmt.Sprintf("its topic %q is also the %s", k.Topic, other)})
 			}
