@@ -1,0 +1,448 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/streamd/streamd/changelog"
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/simbroker"
+	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/topology"
+)
+
+// recoveryLimit is C9: after the last fault everything is caught up within the transaction timeout, the
+// session timeout and 10 s.
+const recoveryLimit = transactionTimeout + sessionTimeout + 10*time.Second
+
+// inputTopics are what the group reads.
+func (w *world) inputTopics() []string {
+	return []string{billsTopic, w.topo.RepartitionTopic("by-region")}
+}
+
+// allTopics are all topics of the run, internal ones included.
+func (w *world) allTopics() []string {
+	all := append(w.inputTopics(), echoTopic, totalsTopic, sumsTopic)
+	for _, s := range w.topo.Subtopologies() {
+		all = append(all, w.topo.IDLogTopic(s))
+		for _, st := range s.Stores {
+			all = append(all, w.topo.StoreTopic(st.Name))
+		}
+	}
+	return all
+}
+
+func (w *world) each(topics []string, f func(tp record.TopicPartition)) {
+	for _, name := range topics {
+		for p := range record.Partition(w.partitions) {
+			f(record.TopicPartition{Topic: name, Partition: p})
+		}
+	}
+}
+
+// finished says whether all is quiet: no fault to come, everybody here, nothing left to read, nothing open.
+func (w *world) finished() bool {
+	if !w.quiet || w.group.pending || w.group.plan != nil {
+		return false
+	}
+	for _, o := range w.owners {
+		if o.wanted && (o.resume == nil || !o.joined || o.notice != nil || w.now().Before(o.paused)) {
+			return false
+		}
+	}
+	return w.behind() == "" && w.allRun()
+}
+
+// allRun says whether every task runs in exactly one process.
+func (w *world) allRun() bool {
+	running := 0
+	for _, o := range w.owners {
+		if o.resume == nil {
+			continue
+		}
+		if o.revoke != nil {
+			return false
+		}
+		for _, t := range o.stepper.Status().Tasks {
+			if t.State != processor.TaskRunning {
+				return false
+			}
+			running++
+		}
+	}
+	return running == len(w.topo.Subtopologies())*w.partitions
+}
+
+// between says whether every process waits for input: none is in the middle of a commit.
+func (w *world) between() bool {
+	for _, o := range w.owners {
+		if o.resume == nil {
+			continue
+		}
+		switch o.where {
+		case "step", string(simbroker.Sleep), string(simbroker.Fetch):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// behind says what is not done yet: lag of the group, an undecided transaction (C8).
+func (w *world) behind() string {
+	why := ""
+	w.each(w.inputTopics(), func(tp record.TopicPartition) {
+		_, stable, end := w.b.Offsets(tp)
+		if next := w.b.Position(group, tp).Next; why == "" && end > 0 && next != end {
+			why = fmt.Sprintf("%s is committed to %d, stable to %d, ends at %d", tp, next, stable, end)
+		}
+	})
+	if why != "" {
+		return why
+	}
+	if ids := w.b.Undecided(); len(ids) > 0 {
+		return fmt.Sprintf("undecided transactions of %v", ids)
+	}
+	if w.b.Pending(group) {
+		return "the group has pending offsets"
+	}
+	w.each(w.allTopics(), func(tp record.TopicPartition) {
+		if _, stable, end := w.b.Offsets(tp); why == "" && stable != end {
+			why = fmt.Sprintf("%s: last stable offset %d, end %d", tp, stable, end)
+		}
+	})
+	return why
+}
+
+// check compares the logs and the disks with the oracle. The world is at rest.
+func (w *world) check() {
+	o := w.oracle()
+	w.checkEcho(o)
+	w.checkTotals(o)
+	w.checkSums(o)
+	w.checkTasks()
+	w.checkCounters(o)
+	w.watch.check()
+}
+
+// oracle is what the input should lead to, computed without the engine.
+type oracle struct {
+	accepted [][]bill // by input partition, in order
+	totals   map[string][]string
+	ids      map[string]int64 // cents of every accepted ID; IDs are unique over partitions here
+	regions  map[string]total
+}
+
+func (w *world) oracle() *oracle {
+	o := &oracle{totals: map[string][]string{}, ids: map[string]int64{}, regions: map[string]total{}}
+	for p := range w.partitions {
+		seen := map[string]bool{}
+		accounts := map[string]total{}
+		var accepted []bill
+		for _, r := range w.b.Committed(w.load.input(p)) {
+			x, err := parseBill(string(r.Key), string(r.Value))
+			if err != nil {
+				w.fail("oracle: %v", err)
+				continue
+			}
+			if seen[x.id] || strings.HasPrefix(x.id, "late-") {
+				continue
+			}
+			seen[x.id] = true
+			accepted = append(accepted, x)
+			o.ids[x.id] = x.cents
+			t := accounts[x.account].with(x.cents)
+			if x.cents == 0 {
+				t = total{}
+			}
+			accounts[x.account] = t
+			k := totalKey(p, x.account)
+			o.totals[k] = append(o.totals[k], fmt.Sprintf("%s|%s", t, x.id))
+			sum := o.regions[x.region]
+			o.regions[x.region] = total{n: sum.n + 1, sum: sum.sum + x.cents}
+		}
+		o.accepted = append(o.accepted, accepted)
+	}
+	return o
+}
+
+func totalKey(p int, account string) string { return strconv.Itoa(p) + " " + account }
+
+// checkEcho is C1 and C3: every accepted bill once, and in the order of its input partition.
+func (w *world) checkEcho(o *oracle) {
+	got := map[string][]string{} // IDs by output partition
+	count := map[string]int{}
+	w.each([]string{echoTopic}, func(tp record.TopicPartition) {
+		for _, r := range w.b.Committed(tp) {
+			x, err := parseBill(string(r.Key), string(r.Value))
+			if err != nil {
+				w.fail("C1: %s@%d: %v", tp, r.Offset, err)
+				continue
+			}
+			if id, _ := r.Headers.Get("streamd-id"); len(id) > 0 && string(id) != x.id {
+				w.fail("C1: %s@%d: the ID header says %q, the bill %q", tp, r.Offset, id, x.id)
+			}
+			count[x.id]++
+			got[tp.String()] = append(got[tp.String()], x.id)
+		}
+	})
+	for id := range o.ids {
+		if n := count[id]; n != 1 {
+			w.fail("C1: bill %s is %d times in the echo", id, n)
+		}
+	}
+	for id := range count {
+		if _, ok := o.ids[id]; !ok {
+			w.fail("C1: bill %s is in the echo, but should have been dropped", id)
+		}
+	}
+	for p, accepted := range o.accepted {
+		from := map[string]int{} // place of each ID in its input partition
+		for i, x := range accepted {
+			from[x.id] = i + 1
+		}
+		for tp, ids := range got {
+			last := 0
+			for _, id := range ids {
+				if at := from[id]; at > 0 {
+					if at < last {
+						w.fail("C3: bill %s of input %d is out of order in %s", id, p, tp)
+					}
+					last = at
+				}
+			}
+		}
+	}
+}
+
+// checkTotals is C2: the i-th output of an account is what i bills come to.
+func (w *world) checkTotals(o *oracle) {
+	got := map[string][]string{}
+	w.each([]string{totalsTopic}, func(tp record.TopicPartition) {
+		for _, r := range w.b.Committed(tp) {
+			part, rest, _ := strings.Cut(string(r.Value), "|")
+			p, err := strconv.Atoi(part)
+			if err != nil {
+				w.fail("C2: %s@%d: %q", tp, r.Offset, r.Value)
+				continue
+			}
+			k := totalKey(p, string(r.Key))
+			got[k] = append(got[k], rest)
+		}
+	})
+	for k, want := range o.totals {
+		if !slices.Equal(got[k], want) {
+			w.fail("C2: totals of %s: %s", k, firstDifference(got[k], want))
+		}
+	}
+	for k := range got {
+		if o.totals[k] == nil {
+			w.fail("C2: totals of %s, which has no bills", k)
+		}
+	}
+}
+
+func firstDifference(got, want []string) string {
+	for i := range max(len(got), len(want)) {
+		g, h := "nothing", "nothing"
+		if i < len(got) {
+			g = got[i]
+		}
+		if i < len(want) {
+			h = want[i]
+		}
+		if g != h {
+			return fmt.Sprintf("output %d is %s, want %s (%d outputs, want %d)", i+1, g, h, len(got), len(want))
+		}
+	}
+	return "equal"
+}
+
+// checkSums is C4, and C2 for the second sub-topology: each bill of a region once, the sum goes up by its cents.
+func (w *world) checkSums(o *oracle) {
+	last := map[string]total{}
+	seen := map[string]bool{}
+	w.each([]string{sumsTopic}, func(tp record.TopicPartition) {
+		for _, r := range w.b.Committed(tp) {
+			region := string(r.Key)
+			n, sum, id, err := parseSum(string(r.Value))
+			t := last[region]
+			if err != nil || n != t.n+1 || sum != t.sum+o.ids[id] || seen[id] {
+				w.fail("C4: %s@%d: region %s: %s after %d bills with %d cents (seen: %v)", tp, r.Offset, region, r.Value, t.n, t.sum, seen[id])
+				return
+			}
+			seen[id] = true
+			last[region] = total{n: n, sum: sum}
+		}
+	})
+	for region, want := range o.regions {
+		if got := last[region]; got != want {
+			w.fail("C4: region %s ends with %d bills and %d cents, want %d and %d", region, got.n, got.sum, want.n, want.sum)
+		}
+	}
+}
+
+// checkTasks is C5 and C6: disk, changelog and committed offsets of each task agree.
+func (w *world) checkTasks() {
+	for _, s := range w.topo.Subtopologies() {
+		for p := range record.Partition(w.partitions) {
+			w.checkTask(s, p)
+		}
+	}
+}
+
+func (w *world) checkTask(s *topology.Subtopology, p record.Partition) {
+	name := s.Name + "/" + strconv.Itoa(int(p))
+	topic := w.topo.SourceTopic(s.Sources[0])
+	input := record.TopicPartition{Topic: topic, Partition: p}
+	var point record.CommitPoint
+	var ids, state []string
+	for _, r := range w.b.Committed(record.TopicPartition{Topic: w.topo.IDLogTopic(s), Partition: p}) {
+		kind, err := changelog.KindOf(r.Key)
+		if err == nil && kind == changelog.KindBlock {
+			var b record.OperatorBlock
+			if b, err = changelog.DecodeBlock(r.Key, r.Value); err == nil {
+				ids = append(ids, idsOf(b.Operator, b.IDBlock)...)
+			}
+		} else if err == nil {
+			var next record.CommitPoint
+			next, err = changelog.DecodeCommit(r.Value)
+			if next.Sequence != point.Sequence+1 || point.Incarnation != 0 && next.Incarnation != point.Incarnation {
+				w.fail("C6: %s: commit record %d of incarnation %x after %d of %x", name, next.Sequence, next.Incarnation, point.Sequence, point.Incarnation)
+			}
+			point = next
+		}
+		if err != nil {
+			w.fail("C5: %s: ID log: %v", name, err)
+		}
+	}
+	slices.Sort(ids)
+	if dup := slices.Compact(slices.Clone(ids)); len(dup) != len(ids) {
+		w.fail("C5: %s: the ID log holds an ID twice", name)
+	}
+	for _, st := range s.Stores {
+		last := map[string][]byte{}
+		for _, r := range w.b.Committed(record.TopicPartition{Topic: w.topo.StoreTopic(st.Name), Partition: p}) {
+			if last[string(r.Key)] = r.Value; r.Value == nil {
+				delete(last, string(r.Key))
+			}
+		}
+		for k, v := range last {
+			state = append(state, fmt.Sprintf("%s %q=%q", st.Name, k, v))
+		}
+	}
+	slices.Sort(state)
+	committed := w.b.Position(group, input)
+	if committed.Next == record.NoOffset {
+		return // nothing came here
+	}
+	m, err := changelog.ParseMetadata(committed.Metadata)
+	if err != nil || m.Sequence != point.Sequence || m.Incarnation != point.Incarnation {
+		w.fail("C6: %s: offsets say commit %d, the ID log %d (%v)", name, m.Sequence, point.Sequence, err)
+	}
+	if len(point.Inputs) != 1 || point.Inputs[0].Next != committed.Next {
+		w.fail("C6: %s: offset %d, commit record %v", name, committed.Next, point.Inputs)
+	}
+	if o := w.ownerOf(input); o != nil {
+		w.checkDisk(o, name, point, state, ids)
+	}
+}
+
+func (w *world) checkDisk(o *owner, name string, point record.CommitPoint, state, ids []string) {
+	t := o.disk.task(name)
+	if t.position.Sequence != point.Sequence || t.position.Incarnation != point.Incarnation || !t.position.Complete {
+		w.fail("C6: %s on %s: the disk is at commit %d (complete %v), the ID log at %d", name, o.instance, t.position.Sequence, t.position.Complete, point.Sequence)
+	}
+	gotState, gotIDs := t.content()
+	if !slices.Equal(gotState, state) {
+		w.fail("C5: %s on %s: state: %s", name, o.instance, firstDifference(gotState, state))
+	}
+	if !slices.Equal(gotIDs, ids) {
+		w.fail("C5: %s on %s: IDs: %s", name, o.instance, firstDifference(gotIDs, ids))
+	}
+}
+
+func (w *world) ownerOf(tp record.TopicPartition) *owner {
+	for _, o := range w.owners {
+		if o.resume != nil && slices.Contains(w.group.g.Owned(o.instance), tp) {
+			return o
+		}
+	}
+	return nil
+}
+
+// checkCounters is C10: the duplicates counted by the metrics are those that were sent.
+func (w *world) checkCounters(o *oracle) {
+	var dropped, late, checked uint64
+	for _, x := range w.owners {
+		if x.resume == nil {
+			continue
+		}
+		for _, op := range x.stepper.Status().Operators {
+			if op.Name != "unique" {
+				continue
+			}
+			dropped += op.Counters[string(topology.CounterDuplicateCommitted)] + op.Counters[string(topology.CounterDuplicateOpen)]
+			late += op.Counters[string(topology.CounterTooLate)]
+			checked += op.Counters[string(topology.CounterChecked)]
+		}
+	}
+	sent := len(o.ids) + w.load.duplicates + w.load.late
+	if int(dropped) != w.load.duplicates || int(late) != w.load.late || int(checked) != sent {
+		w.fail("C10: counted %d duplicates, %d late, %d checked; sent %d, %d, %d", dropped, late, checked, w.load.duplicates, w.load.late, sent)
+	}
+}
+
+// observer is C7: a read_committed reader that runs all the time.
+type observer struct {
+	w    *world
+	r    broker.Reader
+	seen map[record.TopicPartition][]record.Offset
+	next map[record.TopicPartition]record.Offset
+}
+
+func newObserver(w *world) *observer {
+	c := w.b.Client("observer")
+	o := &observer{w: w, r: c.NewReader(broker.ReaderConfig{}), seen: map[record.TopicPartition][]record.Offset{}, next: map[record.TopicPartition]record.Offset{}}
+	w.each([]string{echoTopic, totalsTopic, sumsTopic}, func(tp record.TopicPartition) { o.r.Seek(tp, 0, 1) })
+	return o
+}
+
+func (o *observer) poll() {
+	for _, b := range o.r.Poll(context.Background(), 0) {
+		if b.Err != nil {
+			o.w.fail("C7: %s: %v", b.TopicPartition, b.Err)
+		}
+		for _, r := range b.Records {
+			o.seen[b.TopicPartition] = append(o.seen[b.TopicPartition], r.Offset)
+		}
+		o.next[b.TopicPartition] = b.Next
+	}
+}
+
+// check compares what was seen on the way with what stands in the logs at the end.
+func (o *observer) check() {
+	o.w.each([]string{echoTopic, totalsTopic, sumsTopic}, func(tp record.TopicPartition) {
+		_, _, end := o.w.b.Offsets(tp)
+		for range 1000 {
+			if o.next[tp] == end {
+				break
+			}
+			o.poll()
+		}
+		var want []record.Offset
+		for _, e := range o.w.b.Log(tp) {
+			if !e.Control && e.Status == simbroker.Committed {
+				want = append(want, e.Offset)
+			}
+		}
+		if !slices.Equal(o.seen[tp], want) {
+			o.w.fail("C7: a reader saw %d records of %s on the way, at the end there are %d", len(o.seen[tp]), tp, len(want))
+		}
+	})
+}

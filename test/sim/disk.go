@@ -1,0 +1,231 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+
+	"github.com/streamd/streamd/dedup"
+	"github.com/streamd/streamd/dedup/deduptest"
+	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/txlog"
+)
+
+// disk is the state directory of one instance. It outlives the processes. Everything that was written
+// is kept in a journal, so that it can be put back to an earlier moment.
+type disk struct {
+	tasks   map[string]*diskTask
+	journal []written
+	full    int // how many of the next writes fail for lack of space
+}
+
+// written is one write: a batch, or a reset if there is none.
+type written struct {
+	task  string
+	batch *record.Batch
+}
+
+func newDisk() *disk { return &disk{tasks: map[string]*diskTask{}} }
+
+func (d *disk) task(name string) *diskTask {
+	t := d.tasks[name]
+	if t == nil {
+		t = &diskTask{name: name}
+		t.reset()
+		d.tasks[name] = t
+	}
+	return t
+}
+
+// rollback undoes the last n writes: a power loss, or an older snapshot of the directory.
+func (d *disk) rollback(n int) {
+	keep := d.journal[:max(0, len(d.journal)-n)]
+	d.journal, d.tasks = nil, map[string]*diskTask{}
+	for _, w := range keep {
+		d.write(w)
+	}
+}
+
+func (d *disk) wipe() { d.journal, d.tasks = nil, map[string]*diskTask{} }
+
+func (d *disk) write(w written) {
+	d.journal = append(d.journal, w)
+	if w.batch == nil {
+		d.task(w.task).reset()
+	} else {
+		d.task(w.task).apply(w.batch)
+	}
+}
+
+// diskTask is one task's content.
+type diskTask struct {
+	name     string
+	position record.LocalPosition
+	found    bool
+	state    map[string]map[string][]byte
+	ids      map[string]*deduptest.Log
+}
+
+func (t *diskTask) reset() {
+	t.position, t.found = record.LocalPosition{}, false
+	t.state, t.ids = map[string]map[string][]byte{}, map[string]*deduptest.Log{}
+}
+
+func (t *diskTask) log(op string) *deduptest.Log {
+	if t.ids[op] == nil {
+		t.ids[op] = &deduptest.Log{}
+	}
+	return t.ids[op]
+}
+
+func (t *diskTask) apply(b *record.Batch) {
+	for _, x := range b.Blocks {
+		if err := t.log(x.Operator).Apply([]record.IDBlock{x.IDBlock}, nil); err != nil {
+			panic(fmt.Sprintf("disk: %s: %v", t.name, err))
+		}
+	}
+	for _, x := range b.Drops {
+		if err := t.log(x.Operator).Apply(nil, []uint64{x.Generation}); err != nil {
+			panic(fmt.Sprintf("disk: %s: %v", t.name, err))
+		}
+	}
+	for _, c := range b.State {
+		m := t.state[c.Store]
+		if m == nil {
+			m = map[string][]byte{}
+			t.state[c.Store] = m
+		}
+		if c.Value == nil {
+			delete(m, string(c.Key))
+		} else {
+			m[string(c.Key)] = c.Value
+		}
+	}
+	t.position, t.found = b.Position, true
+}
+
+// content is what a checker compares: all state, and all IDs by operator, in a fixed order.
+func (t *diskTask) content() (state, ids []string) {
+	for _, store := range slices.Sorted(maps.Keys(t.state)) {
+		for _, k := range slices.Sorted(maps.Keys(t.state[store])) {
+			state = append(state, fmt.Sprintf("%s %q=%q", store, k, t.state[store][k]))
+		}
+	}
+	for _, op := range slices.Sorted(maps.Keys(t.ids)) {
+		gens, err := t.ids[op].Generations()
+		if err != nil {
+			panic(err)
+		}
+		for _, g := range gens {
+			err := t.ids[op].Blocks(g.Number, func(b record.IDBlock) error {
+				ids = append(ids, idsOf(op, b)...)
+				return nil
+			})
+			if err != nil {
+				panic(err)
+			}
+		}
+	}
+	slices.Sort(ids)
+	return state, ids
+}
+
+func idsOf(op string, b record.IDBlock) (ids []string) {
+	for i := 0; i < len(b.Entries); i += b.EntryBytes {
+		ids = append(ids, fmt.Sprintf("%s %x", op, b.Entries[i:i+b.EntryBytes]))
+	}
+	return ids
+}
+
+// diskView is the disk as one process has it open: with places to die before and after each write.
+type diskView struct {
+	d *disk
+	o *owner
+}
+
+// DiskLow implements processor.LocalLog.
+func (v diskView) DiskLow() bool {
+	if v.d.full > 0 {
+		v.d.full--
+		return true
+	}
+	return false
+}
+
+// Task implements processor.LocalLog.
+func (v diskView) Task(name string) (processor.LocalStore, error) { return taskView{v, name}, nil }
+
+type taskView struct {
+	diskView
+	name string
+}
+
+// Position implements processor.LocalStore.
+func (v taskView) Position() (record.LocalPosition, bool) {
+	t := v.d.task(v.name)
+	p := t.position
+	p.Changelogs, p.Inputs = slices.Clone(p.Changelogs), slices.Clone(p.Inputs)
+	return p, t.found
+}
+
+// Apply implements processor.LocalStore.
+func (v taskView) Apply(b *record.Batch) error {
+	v.o.stop("disk.before")
+	if v.d.full > 0 {
+		v.d.full--
+		return fmt.Errorf("disk: %w", txlog.ErrDiskFull)
+	}
+	v.d.write(written{v.name, copied(b)})
+	v.o.stop("disk.after")
+	return nil
+}
+
+// copied is a batch that no longer shares memory with the engine.
+func copied(b *record.Batch) *record.Batch {
+	c := &record.Batch{Drops: slices.Clone(b.Drops), Position: b.Position}
+	c.Position.Inputs, c.Position.Counters = slices.Clone(b.Position.Inputs), slices.Clone(b.Position.Counters)
+	c.Position.Changelogs = slices.Clone(b.Position.Changelogs)
+	for _, x := range b.Blocks {
+		x.Entries = bytes.Clone(x.Entries)
+		c.Blocks = append(c.Blocks, x)
+	}
+	for _, s := range b.State {
+		s.Key = bytes.Clone(s.Key)
+		if s.Value != nil {
+			s.Value = append([]byte{}, s.Value...)
+		}
+		c.State = append(c.State, s)
+	}
+	return c
+}
+
+// Get implements processor.LocalStore.
+func (v taskView) Get(store string, key []byte) ([]byte, error) {
+	return v.d.task(v.name).state[store][string(key)], nil
+}
+
+// Range implements processor.LocalStore.
+func (v taskView) Range(store string, from, to []byte, fn func(k, v []byte) bool) error {
+	m := v.d.task(v.name).state[store]
+	keys := slices.Collect(maps.Keys(m))
+	sort.Strings(keys)
+	for _, k := range keys {
+		if k >= string(from) && (to == nil || k < string(to)) && !fn([]byte(k), m[k]) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// IDs implements processor.LocalStore.
+func (v taskView) IDs(op string) dedup.Log { return v.d.task(v.name).log(op) }
+
+// Reset implements processor.LocalStore.
+func (v taskView) Reset() error {
+	v.o.stop("disk.reset")
+	v.d.write(written{task: v.name})
+	return nil
+}

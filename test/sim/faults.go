@@ -1,0 +1,196 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/streamd/streamd/internal/simbroker"
+	"github.com/streamd/streamd/record"
+)
+
+// requestFault hits the n-th request of one kind that an owner sends from now on.
+type requestFault struct {
+	api    simbroker.API
+	skip   int
+	times  int
+	action simbroker.Action
+}
+
+func (f requestFault) String() string {
+	return fmt.Sprintf("%s %s", f.api, verdictNames[f.action.Verdict])
+}
+
+var verdictNames = map[simbroker.Verdict]string{
+	simbroker.Refuse: "refused", simbroker.HandleThenFail: "handled, then failed", simbroker.LoseRequest: "request lost",
+	simbroker.LoseAnswer: "answer lost", simbroker.Hold: "held", simbroker.CrashBefore: "crash before", simbroker.CrashAfter: "crash after",
+}
+
+// faultAPIs are the requests that are hit, and what a broker may answer to each.
+var faultAPIs = []struct {
+	api   simbroker.API
+	codes []simbroker.Code
+	after []simbroker.Code // answered although it was handled
+}{
+	{simbroker.AddPartitionsToTxn, []simbroker.Code{51, 14, 15, 16, 48, 49, 3, -1}, nil},
+	{simbroker.AddOffsetsToTxn, []simbroker.Code{51, 14, 15, 16, 48, -1}, nil},
+	{simbroker.Produce, []simbroker.Code{5, 6, 7, 19, 20, 45, 47, 48, 56, 59, 74, -1}, []simbroker.Code{7, 20, 6}},
+	{simbroker.TxnOffsetCommit, []simbroker.Code{14, 15, 16, 22, 25, 47, 82, -1}, []simbroker.Code{7, -1}},
+	{simbroker.EndTxn, []simbroker.Code{51, 14, 15, 16, 47, 48, 90, -1}, []simbroker.Code{7, 15, -1}},
+	{simbroker.InitProducerID, []simbroker.Code{51, 14, 15, 16}, []simbroker.Code{15}},
+	{simbroker.OffsetFetch, []simbroker.Code{14, 15, 16, 88}, nil},
+	{simbroker.ListOffsets, []simbroker.Code{5, 6, 74}, nil},
+	{simbroker.Fetch, []simbroker.Code{6, -1}, nil},
+	{simbroker.Metadata, []simbroker.Code{5}, nil},
+}
+
+// faults decides the fate of requests.
+type faults struct {
+	w       *world
+	rng     *rand.Rand
+	pending []*requestFault
+}
+
+// random makes a fault on a request soon to come.
+func (f *faults) random() {
+	k := f.rng.IntN(len(faultAPIs) + 6)
+	if k >= len(faultAPIs) {
+		k = 2 + k%3 // Produce, TxnOffsetCommit and EndTxn have twice the weight and more
+	}
+	x := faultAPIs[k]
+	r := &requestFault{api: x.api, skip: f.rng.IntN(2), times: 1}
+	if k >= 2 && k <= 4 {
+		r.skip = f.rng.IntN(10)
+	}
+	a := &r.action
+	switch f.rng.IntN(9) {
+	case 0, 1:
+		a.Verdict, a.Code = simbroker.Refuse, x.codes[f.rng.IntN(len(x.codes))]
+		if f.rng.IntN(2) == 0 {
+			r.times = 3
+		}
+	case 2:
+		a.Verdict = simbroker.LoseAnswer
+		if len(x.after) > 0 {
+			a.Verdict, a.Code = simbroker.HandleThenFail, x.after[f.rng.IntN(len(x.after))]
+		}
+	case 3:
+		a.Verdict = simbroker.LoseRequest
+	case 4, 5:
+		a.Verdict = simbroker.LoseAnswer
+	case 6:
+		a.Verdict, a.Requests = simbroker.Hold, 1+f.rng.IntN(60)
+		f.w.heldInit = f.w.heldInit || x.api == simbroker.InitProducerID
+	case 7:
+		a.Verdict = simbroker.CrashBefore
+	case 8:
+		a.Verdict = simbroker.CrashAfter
+	}
+	if a.Verdict != simbroker.CrashBefore && f.rng.IntN(4) == 0 {
+		a.Wait = time.Duration(f.rng.IntN(12_000)) * time.Millisecond // up to more than the transaction timeout
+	}
+	f.pending = append(f.pending, r)
+}
+
+// hook is the broker's Fault.
+func (f *faults) hook(call simbroker.Call) simbroker.Action {
+	if f.w.abortNext && call.Client == "loader" && call.API == simbroker.EndTxn {
+		f.w.abortNext = false
+		return simbroker.Action{Verdict: simbroker.LoseRequest}
+	}
+	if !f.w.isOwner(call.Client) {
+		return simbroker.Action{}
+	}
+	for i, p := range f.pending {
+		if p.api != call.API {
+			continue
+		}
+		if p.skip--; p.skip >= 0 {
+			continue
+		}
+		if p.times--; p.times <= 0 {
+			f.pending = append(f.pending[:i], f.pending[i+1:]...)
+		}
+		f.w.hit(p.String())
+		f.w.note("fault: %s of %s, code %d, held for %d", p, call.Client, p.action.Code, p.action.Requests)
+		f.w.lastFault = f.w.now().Add(p.action.Wait)
+		return p.action
+	}
+	return simbroker.Action{}
+}
+
+// event is one fault of the world around.
+type event struct {
+	name   string
+	weight int
+	do     func(w *world)
+}
+
+// events are the faults that do not concern one request.
+func events() []event {
+	return []event{
+		{"request", 12, func(w *world) { w.faults.random() }},
+		{"kill", 4, func(w *world) {
+			if o := w.anyLive(); o != nil {
+				w.note("kill %s", o.instance)
+				o.kill()
+			}
+		}},
+		{"kill all", 1, func(w *world) {
+			for _, o := range w.owners {
+				o.kill()
+			}
+		}},
+		{"pause", 3, func(w *world) {
+			if o := w.anyLive(); o != nil {
+				d := time.Duration(w.rng.IntN(1+w.rng.IntN(30_000))) * time.Millisecond
+				o.paused = w.now().Add(d)
+				w.lastFault = o.paused
+				w.note("pause %s for %v", o.instance, d)
+			}
+		}},
+		{"rebalance", 3, func(w *world) { w.group.pending = true }},
+		{"scale out", 2, func(w *world) {
+			o := w.owners[w.rng.IntN(len(w.owners))]
+			if !o.wanted {
+				o.wanted, o.restart = true, w.now()
+			}
+		}},
+		{"scale in", 1, func(w *world) { w.leave(w.owners[w.rng.IntN(len(w.owners))]) }},
+		{"leader", 1, func(w *world) { w.b.ElectLeader(w.anyPartition()) }},
+		{"slow markers", 2, func(w *world) { w.slowMarker = 1 + w.rng.IntN(3) }},
+		{"compaction", 1, func(w *world) {
+			for _, tp := range w.changelogs() {
+				w.b.Compact(tp)
+			}
+		}},
+		{"disk full", 1, func(w *world) { w.owners[w.rng.IntN(len(w.owners))].disk.full = 1 + w.rng.IntN(3) }},
+	}
+}
+
+// diskFate is what becomes of a disk while its process is dead.
+func (w *world) diskFate(o *owner) {
+	switch w.rng.IntN(8) {
+	case 0:
+		w.hit("disk wiped")
+		w.note("disk of %s is wiped", o.instance)
+		o.disk.wipe()
+	case 1:
+		n := w.rng.IntN(1 + w.rng.IntN(20))
+		w.hit("disk rolled back")
+		w.note("disk of %s loses %d writes", o.instance, n)
+		o.disk.rollback(n)
+	}
+	o.disk.full = 0
+}
+
+// markerDelay is the broker's hook: how long a marker takes to a partition.
+func (w *world) markerDelay(tp record.TopicPartition, _ string) time.Duration {
+	if w.slowMarker > 0 && w.rng.IntN(4) == 0 {
+		// One partition of one transaction learns of the decision much later than the others.
+		w.slowMarker--
+		w.hit("slow marker")
+		return time.Duration(w.rng.IntN(9_000)) * time.Millisecond
+	}
+	return time.Duration(w.rng.IntN(4)) * time.Millisecond
+}

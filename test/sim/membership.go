@@ -1,0 +1,182 @@
+package sim
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/streamd/streamd/internal/simbroker"
+	"github.com/streamd/streamd/record"
+)
+
+// The group's limits, as a real one has them.
+const (
+	sessionTimeout   = 10 * time.Second
+	rebalanceTimeout = 15 * time.Second
+)
+
+// membership plays the group coordinator and the members' heartbeats: cooperative, static members.
+type membership struct {
+	w     *world
+	g     *simbroker.Group
+	rng   *rand.Rand
+	sets  [][]string
+	owned map[string][]record.TopicPartition // as the members' plan stands
+
+	pending  bool // the membership changed: a new plan is needed
+	revoking map[*owner]bool
+	plan     map[string][]record.TopicPartition
+	deadline time.Time
+	gone     map[string]time.Time // since when a member does not heartbeat
+}
+
+func newMembership(w *world) *membership {
+	return &membership{w: w, g: w.b.Group(group), rng: w.rng, owned: map[string][]record.TopicPartition{}, gone: map[string]time.Time{}}
+}
+
+func (m *membership) member(instance string) bool {
+	for _, in := range m.g.Instances() {
+		if in == instance {
+			return true
+		}
+	}
+	return false
+}
+
+// join is JoinGroup of a process that starts or comes back. A known static member gets what it had,
+// without a rebalance; a new one causes one.
+func (m *membership) join(o *owner) {
+	m.sets = o.stepper.CoPartitioned()
+	known := m.member(o.instance)
+	m.g.Add(o.instance, m.sets, nil)
+	delete(m.gone, o.instance)
+	o.joined = true
+	if known && m.plan == nil {
+		m.tell(o)
+		return
+	}
+	m.pending = true
+}
+
+// tell sends a member what it owns now.
+func (m *membership) tell(o *owner) {
+	delay := time.Duration(m.rng.IntN(30)) * time.Millisecond
+	o.notice = &notice{at: m.w.now().Add(delay), meta: m.g.Meta(o.instance), owned: m.g.Owned(o.instance)}
+}
+
+// step does what is due.
+func (m *membership) step(now time.Time) {
+	for _, o := range m.w.owners {
+		silent := o.resume == nil || now.Before(o.paused)
+		switch since, ok := m.gone[o.instance]; {
+		case !m.member(o.instance):
+			// A zombie that wakes up learns from its next heartbeat that it is no member any more.
+			if !silent && o.joined && o.notice == nil {
+				o.revoke = nil
+				o.notice = &notice{at: now.Add(time.Duration(m.rng.IntN(200)) * time.Millisecond), lost: nonNil(m.owned[o.instance])}
+			}
+		case !silent:
+			delete(m.gone, o.instance)
+		case !ok:
+			m.gone[o.instance] = now
+		case now.Sub(since) >= sessionTimeout:
+			m.w.note("session of %s ends", o.instance)
+			m.g.Remove(o.instance)
+			delete(m.gone, o.instance)
+			m.pending = true
+		}
+	}
+	if m.plan != nil {
+		m.finish(now)
+	}
+	if m.plan == nil && m.pending {
+		m.begin(now)
+	}
+}
+
+func nonNil(tps []record.TopicPartition) []record.TopicPartition {
+	return append([]record.TopicPartition{}, tps...)
+}
+
+// begin makes a plan and asks the members to give back what they lose.
+func (m *membership) begin(now time.Time) {
+	m.pending = false
+	instances := m.g.Instances()
+	if len(instances) == 0 {
+		return
+	}
+	m.plan = m.newPlan(instances)
+	m.revoking = map[*owner]bool{}
+	m.deadline = now.Add(rebalanceTimeout)
+	for _, o := range m.w.owners {
+		gone := missing(m.g.Owned(o.instance), m.plan[o.instance])
+		if len(gone) > 0 && o.resume != nil && o.stepper != nil && o.joined && m.member(o.instance) {
+			o.revoke = gone
+			m.revoking[o] = true
+		}
+	}
+	m.w.note("rebalance begins: %d members", len(instances))
+}
+
+// newPlan deals each partition of each set to a member: mostly to the one that has it.
+func (m *membership) newPlan(instances []string) map[string][]record.TopicPartition {
+	plan := map[string][]record.TopicPartition{}
+	before := map[record.TopicPartition]string{}
+	for _, in := range instances {
+		for _, tp := range m.g.Owned(in) {
+			before[tp] = in
+		}
+	}
+	for _, set := range m.sets {
+		for p := range record.Partition(m.w.partitions) {
+			in, ok := before[record.TopicPartition{Topic: set[0], Partition: p}]
+			if !ok || m.rng.IntN(3) == 0 {
+				in = instances[m.rng.IntN(len(instances))]
+			}
+			for _, topic := range set {
+				plan[in] = append(plan[in], record.TopicPartition{Topic: topic, Partition: p})
+			}
+		}
+	}
+	return plan
+}
+
+// finish ends the rebalance once everybody has given back, or the rebalance timeout has passed.
+func (m *membership) finish(now time.Time) {
+	for o := range m.revoking {
+		if o.revoke == nil || o.resume == nil || !m.member(o.instance) {
+			delete(m.revoking, o)
+		}
+	}
+	if len(m.revoking) > 0 && now.Before(m.deadline) {
+		return
+	}
+	instances := m.g.Instances()
+	if len(instances) == 0 { // all sessions ended meanwhile
+		m.plan, m.revoking = nil, nil
+		return
+	}
+	m.g.Rebalance(context.Background(), m.plan)
+	m.w.note("rebalance ends: generation %d", m.g.Meta(instances[0]).Generation)
+	m.owned = m.plan
+	m.plan, m.revoking = nil, nil
+	for _, o := range m.w.owners {
+		if o.resume != nil && o.joined && m.member(o.instance) {
+			m.tell(o)
+		}
+	}
+}
+
+// missing is what is in a and not in b.
+func missing(a, b []record.TopicPartition) (out []record.TopicPartition) {
+	in := map[record.TopicPartition]bool{}
+	for _, tp := range b {
+		in[tp] = true
+	}
+	for _, tp := range a {
+		if !in[tp] {
+			out = append(out, tp)
+		}
+	}
+	return out
+}

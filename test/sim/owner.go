@@ -1,0 +1,168 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"runtime/debug"
+	"time"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/simbroker"
+	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/record"
+)
+
+// owner is one instance: its disk, and its process if one lives. A process is a coroutine that stops at
+// each of its steps until the scheduler lets it go on.
+type owner struct {
+	w        *world
+	instance string
+	disk     *disk
+	life     int
+
+	// The process. resume is nil while none lives.
+	resume  func() (string, bool)
+	end     func()
+	yield   func(string) bool
+	dying   bool
+	stepper *processor.Stepper
+	joined  bool   // it has told the group of itself
+	where   string // its last stop
+
+	wake    time.Time // it waits until then by itself
+	paused  time.Time // it is stopped from outside until then
+	restart time.Time // of a dead one
+	wanted  bool      // a process is to be here
+
+	revoke []record.TopicPartition // to be given back; nil: nothing
+	notice *notice                 // news of the group on its way
+}
+
+// notice is what the group tells a member, at its time.
+type notice struct {
+	at    time.Time
+	lost  []record.TopicPartition
+	meta  broker.GroupMeta
+	owned []record.TopicPartition
+}
+
+// start makes a process. It runs from the scheduler's next choice on.
+func (o *owner) start() {
+	o.life++
+	o.dying, o.stepper, o.joined, o.revoke, o.notice = false, nil, false, nil, nil
+	o.wake, o.paused = time.Time{}, time.Time{}
+	life := o.life
+	o.resume, o.end = iter.Pull(func(yield func(string) bool) {
+		defer o.over(life)
+		o.yield = yield
+		if err := o.main(); err != nil {
+			o.w.exited(o, err)
+		}
+	})
+}
+
+// over runs when the process ends, in whatever way.
+func (o *owner) over(life int) {
+	switch r := recover().(type) {
+	case nil:
+	case simbroker.Crash:
+		o.w.note("dies %s at %s", o.instance, r.Call.API)
+	default:
+		o.w.fail("%s, life %d: panic: %v\n%s", o.instance, life, r, debug.Stack())
+	}
+	o.resume = nil
+	o.w.died(o)
+}
+
+// kill ends the process where it stands.
+func (o *owner) kill() {
+	if o.resume == nil {
+		return
+	}
+	o.dying = true
+	end := o.end
+	o.resume = nil
+	end()
+}
+
+// stop is a place where the process may be interrupted for ever.
+func (o *owner) stop(where string) {
+	if o.dying || !o.yield(where) {
+		o.dying = true
+		panic(simbroker.Crash{Call: simbroker.Call{Client: o.instance, API: simbroker.API(where)}})
+	}
+}
+
+// main is the process: what an App does, with the group's calls between two steps of its worker.
+func (o *owner) main() error {
+	ctx := context.Background()
+	c := o.w.b.Client(fmt.Sprintf("%s.%d", o.instance, o.life))
+	c.Prefetch = o.w.prefetch
+	c.Yield = func(call simbroker.Call) {
+		if call.API == simbroker.Sleep {
+			o.wake = o.w.now().Add(call.Wait)
+		}
+		o.stop(string(call.API))
+	}
+	s, err := processor.NewStepper(ctx, o.w.topo, processor.Env{
+		Cluster: c, Local: diskView{o.disk, o}, Instance: o.instance, Now: o.w.now,
+		Sleep: func(ctx context.Context, d time.Duration) error {
+			o.wake = o.w.now().Add(d)
+			o.stop("sleep")
+			return ctx.Err()
+		},
+		Incarnation: func() uint64 { o.w.incarnations++; return o.w.incarnations },
+		Point:       func(name string) { o.w.point(name); o.stop("point " + name) },
+	})
+	if err != nil {
+		return err
+	}
+	if err := s.Start(ctx, 0); err != nil {
+		return err
+	}
+	o.stepper, o.joined = s, true
+	o.w.group.join(o)
+	for {
+		if gone := o.revoke; gone != nil {
+			s.Revoked(ctx, gone)
+			o.revoke = nil
+		}
+		if err := s.Step(ctx, 0); err != nil {
+			return err
+		}
+		o.stop("step")
+	}
+}
+
+// runnable says whether the scheduler may let the process go on.
+func (o *owner) runnable(now time.Time) bool {
+	return o.resume != nil && !now.Before(o.wake) && !now.Before(o.paused)
+}
+
+// deliver hands over the group's news, if it is time and the process is not stopped. The membership
+// of a real process runs beside its worker: so the worker may stand anywhere.
+func (o *owner) deliver(now time.Time) {
+	n := o.notice
+	if n == nil || o.resume == nil || o.stepper == nil || now.Before(n.at) || now.Before(o.paused) {
+		return
+	}
+	o.notice = nil
+	if n.lost != nil {
+		o.stepper.Lost(n.lost)
+		o.joined = false
+		o.w.group.join(o) // back again, as a new member
+		return
+	}
+	o.stepper.Assigned(n.meta, n.owned)
+	if now.Before(o.wake) {
+		o.wake = now // Assigned wakes the reader
+	}
+}
+
+// mayExit says whether a process may end with this error; it is started again.
+func (w *world) mayExit(err error) bool {
+	// A late InitProducerId of the process itself looks like another owner's (crash table, row 22).
+	return errors.Is(err, broker.ErrFenced) && w.heldInit || errors.Is(err, broker.ErrUnreachable)
+}

@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+var (
+	seedFlag  = flag.Uint64("seed", 0, "run this seed only, with its trace")
+	seedsFlag = flag.Int("seeds", 1000, "how many seeds to run")
+	firstFlag = flag.Uint64("first", 1, "the first seed")
+)
+
+// show prints what a red seed needs.
+func show(t *testing.T, conf Config, r Result) {
+	t.Helper()
+	conf.Trace = true
+	again := Run(conf)
+	tail := again.Trace[max(0, len(again.Trace)-60):]
+	t.Errorf("seed %d is red after %d steps; replay with: go test ./test/sim -run Seeds -seed %d -v\n  %s\n%s",
+		conf.Seed, r.Steps, conf.Seed, strings.Join(r.Errors, "\n  "), strings.Join(tail, "\n"))
+}
+
+func TestSeeds(t *testing.T) {
+	if *seedFlag != 0 {
+		r := Run(Config{Seed: *seedFlag, Faults: -1, Trace: true})
+		t.Log("\n" + strings.Join(r.Trace, "\n"))
+		for _, e := range r.Errors {
+			t.Error(e)
+		}
+		return
+	}
+	start := time.Now()
+	seeds := *seedsFlag
+	if testing.Short() {
+		seeds = min(seeds, 100)
+	}
+	hits := map[string]int{}
+	steps, requests, red := 0, 0, 0
+	for r := range runAll(seeds) {
+		steps += r.Steps
+		requests += r.Requests
+		for k, n := range r.Hits {
+			hits[k] += n
+		}
+		if len(r.Errors) > 0 {
+			if red++; red <= 3 {
+				show(t, r.conf, r.Result)
+			}
+		}
+	}
+	took := time.Since(start)
+	t.Logf("%d seeds, %d red, %d steps, %d requests in %v (%.0f seeds/s)\n%s", seeds, red, steps, requests, took.Round(time.Millisecond),
+		float64(seeds)/took.Seconds(), strings.Join(sortedHits(hits), "\n"))
+	if seeds >= 1000 {
+		checkCoverage(t, seeds, hits)
+	}
+}
+
+// checkCoverage is C12: a harness whose faults do not happen proves nothing.
+func checkCoverage(t *testing.T, seeds int, hits map[string]int) {
+	t.Helper()
+	var points []string
+	for _, e := range events() {
+		points = append(points, e.name)
+	}
+	for _, p := range []string{"commit.prepared", "commit.acked", "commit.applied", "recover.start", "restore.batch", "restore.done"} {
+		points = append(points, "point "+p)
+	}
+	for _, api := range []string{"Produce", "TxnOffsetCommit", "EndTxn"} {
+		for _, v := range verdictNames {
+			points = append(points, api+" "+v)
+		}
+	}
+	points = append(points, "disk wiped", "disk rolled back", "slow marker")
+	for _, p := range points {
+		if want := 20 * seeds / 1000; hits[p] < want {
+			t.Errorf("C12: %q happened %d times in %d seeds, want at least %d", p, hits[p], seeds, want)
+		}
+	}
+}
+
+type seeded struct {
+	Result
+	conf Config
+}
+
+// runAll runs seeds on all processors and gives their results as they come.
+func runAll(seeds int) <-chan seeded {
+	out := make(chan seeded)
+	next := make(chan uint64)
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for s := range next {
+				conf := Config{Seed: s, Faults: -1}
+				out <- seeded{Run(conf), conf}
+			}
+		})
+	}
+	go func() {
+		for i := range uint64(seeds) {
+			next <- *firstFlag + i
+		}
+		close(next)
+		wg.Wait()
+		close(out)
+	}()
+	return out
+}
+
+// The same seed is the same run, to the last step.
+func TestSeedReplays(t *testing.T) {
+	for seed := range uint64(20) {
+		conf := Config{Seed: seed + 1, Faults: -1}
+		a, b := Run(conf), Run(conf)
+		if a.Hash != b.Hash || a.Steps != b.Steps {
+			t.Fatalf("seed %d: %d steps, hash %x; then %d steps, hash %x", seed, a.Steps, a.Hash, b.Steps, b.Hash)
+		}
+	}
+}
+
+// A process is killed at its k-th step, for every k of a run without other faults: between any two
+// requests, around each write to the disk, at each point of the engine (crash table, rows 1 to 14).
+func TestKillAtEveryStep(t *testing.T) {
+	for _, base := range []Config{
+		{Seed: 1, Partitions: 1, Owners: 1, Bills: 25},
+		{Seed: 2, Partitions: 2, Owners: 2, Bills: 30},
+	} {
+		t.Run(fmt.Sprintf("%d partitions", base.Partitions), func(t *testing.T) {
+			t.Parallel()
+			whole := Run(base)
+			if len(whole.Errors) > 0 {
+				show(t, base, whole)
+				return
+			}
+			for k := 1; k <= whole.Steps; k++ {
+				conf := base
+				conf.KillAt = k
+				if r := Run(conf); len(r.Errors) > 0 {
+					conf.Trace = true
+					r = Run(conf)
+					t.Fatalf("killed at step %d of %d:\n  %s\n%s", k, whole.Steps, strings.Join(r.Errors, "\n  "), strings.Join(r.Trace[max(0, len(r.Trace)-80):], "\n"))
+				}
+			}
+			t.Logf("killed at each of %d steps", whole.Steps)
+		})
+	}
+}
