@@ -19,8 +19,12 @@ const (
 	// partition, or more Seeks in a row. A partition that comes in waits for the poll under way.
 	shortWait = 10 * time.Millisecond
 	settling  = 300 * time.Millisecond // after a Seek
-	// fetchTotal bounds one answer, but for a single larger batch.
-	fetchTotal = 8 << 20
+	// fetchShare is what the partitions of one Fetch share: each asks for its part, so that many
+	// partitions do not mean much memory. fetchTotal bounds an answer where batches are larger than
+	// these parts. It is well above: kfake forgets the aborted transactions of a partition that it cuts
+	// off because of the total.
+	fetchShare, fetchLeast = 16 << 20, 64 << 10
+	fetchTotal             = 64 << 20
 	// replicaLease is how long a preferred replica is used before the leader is asked again: a replica
 	// that has dropped out of sync would not say so (metadata.max.age.ms of the Java client).
 	replicaLease = 5 * time.Minute
@@ -126,6 +130,12 @@ func (l *fetchLeg) pick() ([]ask, time.Duration) {
 			continue
 		}
 		l.turn++
+		share := max(fetchShare/int32(len(asks)), fetchLeast)
+		for i := range asks {
+			if asks[i].want <= r.cfg.MaxBytes { // else it is known to need more
+				asks[i].want = min(asks[i].want, share)
+			}
+		}
 		if left || now.Sub(r.seekAt) < settling {
 			return asks, min(shortWait, r.cfg.MaxWait)
 		}
@@ -182,11 +192,12 @@ func (l *fetchLeg) setInterrupt(f func()) {
 
 // frame encodes a Fetch request of version 11 without a fetch session: what is asked for changes too often.
 func (l *fetchLeg) frame(k *conn, asks []ask, wait time.Duration) []byte {
-	total := int64(0)
+	var total, largest int64
 	for _, a := range asks {
 		total += int64(a.want)
+		largest = max(largest, int64(a.want))
 	}
-	total = min(total, max(fetchTotal, int64(l.r.cfg.MaxBytes)))
+	total = min(2*total, max(fetchTotal, largest))
 	b := k.nextFrame(l.buf, keyFetch, versionFetch)
 	b = append32(b, -1) // a client, not a replica
 	b = append32(b, int32(wait/time.Millisecond))
@@ -280,7 +291,6 @@ func (l *fetchLeg) handle(asks []ask, f *fetched) {
 	p.tries, p.unknown = 0, time.Time{}
 	if pos > a.pos {
 		p.corrupt = 0
-		p.want = r.cfg.MaxBytes
 		if !r.push(p, broker.Batch{
 			TopicPartition: p.tp, Tag: p.tag, Records: recs, Next: pos,
 			HighWatermark: record.Offset(f.highWater), LastStable: record.Offset(f.lastStable),
@@ -293,7 +303,8 @@ func (l *fetchLeg) handle(asks []ask, f *fetched) {
 	case err != nil && pos == a.pos:
 		l.corrupt(p, err)
 	case need > 0:
-		p.want = int32(min(need, maxFrame-1<<16))
+		// From now on: a partition with one large batch mostly has more of them.
+		p.want = int32(min(max(need, int(p.want)), maxFrame-1<<16))
 	}
 	if f.readReplica >= 0 && f.readReplica != l.id {
 		p.replica, p.replicaUntil = f.readReplica, time.Now().Add(replicaLease)

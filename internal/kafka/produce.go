@@ -322,7 +322,7 @@ func (p *producer) acknowledge(l *leg, now []*outPart, answers []produced) (paus
 				part.next = record.Offset(a.base + int64(batch.count()))
 			}
 			part.sent++
-		case again:
+		case again, markers:
 			pause = true
 		case elsewhere:
 			l.remove(part)

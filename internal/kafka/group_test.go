@@ -1,0 +1,271 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/kafka/faultnet"
+	"github.com/streamd/streamd/record"
+)
+
+// testMember is a membership that tests look at.
+type testMember struct {
+	mu      sync.Mutex
+	meta    broker.GroupMeta
+	owned   []record.TopicPartition
+	revoked []record.TopicPartition
+	lost    int
+	calls   int // running at once, must be 1 at most
+	history []string
+	revoke  func(ctx context.Context, gone []record.TopicPartition)
+	changed chan struct{}
+	done    chan error
+	stop    context.CancelFunc
+}
+
+func (m *testMember) enter(what string) func() {
+	m.mu.Lock()
+	m.calls++
+	if m.calls > 1 {
+		m.history = append(m.history, "TWO CALLS AT ONCE")
+	}
+	m.history = append(m.history, what)
+	m.mu.Unlock()
+	return func() {
+		m.mu.Lock()
+		m.calls--
+		m.mu.Unlock()
+		select {
+		case m.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (m *testMember) Assigned(meta broker.GroupMeta, owned []record.TopicPartition) {
+	defer m.enter("assigned")()
+	m.mu.Lock()
+	m.meta, m.owned = meta, owned
+	m.mu.Unlock()
+}
+
+func (m *testMember) Revoked(ctx context.Context, gone []record.TopicPartition) {
+	defer m.enter("revoked")()
+	if m.revoke != nil {
+		m.revoke(ctx, gone)
+	}
+	m.mu.Lock()
+	m.revoked = append(m.revoked, gone...)
+	m.mu.Unlock()
+}
+
+func (m *testMember) Lost([]record.TopicPartition) {
+	defer m.enter("lost")()
+	m.mu.Lock()
+	m.lost++
+	m.owned = nil
+	m.mu.Unlock()
+}
+
+func (m *testMember) current() broker.GroupMeta {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.meta
+}
+
+// until waits for a condition, which is called with the lock held.
+func (m *testMember) until(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	limit := time.After(20 * time.Second)
+	for {
+		m.mu.Lock()
+		ok := cond()
+		m.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-m.changed:
+		case <-time.After(20 * time.Millisecond):
+		case <-limit:
+			t.Fatalf("not in time: %s (%v)", what, m.history)
+		}
+	}
+}
+
+// wait waits until exactly n partitions are owned.
+func (m *testMember) wait(t testing.TB, n int) broker.GroupMeta {
+	t.Helper()
+	m.until(t, "partitions", func() bool { return len(m.owned) == n })
+	return m.current()
+}
+
+func joinGroup(t testing.TB, c *Cluster, group, instance string, topics ...string) *testMember {
+	return joinWith(t, c, broker.GroupConfig{Group: group, Instance: instance, CoPartitioned: [][]string{topics}}, nil)
+}
+
+func joinWith(t testing.TB, c *Cluster, g broker.GroupConfig, revoke func(context.Context, []record.TopicPartition)) *testMember {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	m := &testMember{changed: make(chan struct{}, 1), done: make(chan error, 1), stop: cancel, revoke: revoke}
+	go func() { m.done <- c.Join(ctx, g, m); close(m.done) }()
+	t.Cleanup(func() {
+		cancel()
+		<-m.done
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if slices.Contains(m.history, "TWO CALLS AT ONCE") {
+			t.Error("handler calls overlapped")
+		}
+	})
+	return m
+}
+
+func TestRebalanceDisturbsOnlyWhatMoves(t *testing.T) {
+	f := newFake(t, 1)
+	in := makeTopic(t, f.c, 6)
+	var a *testMember
+	p := newProducer(t, f.c, "x")
+	kept := 0
+	a = joinWith(t, f.c, broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{in}}}, func(ctx context.Context, gone []record.TopicPartition) {
+		// While these go, the others are committed under the generation that Assigned has told.
+		_, out, err := p.Commit(ctx, a.current(), []broker.OffsetCommit{{TopicPartition: tpOf(in, 0), Next: 1}})
+		if out != broker.Committed {
+			t.Errorf("in Revoked: %v, %v", out, err)
+		}
+		kept++
+	})
+	first := a.wait(t, 6)
+	b := joinGroup(t, f.open(t), "g", "b", in)
+	b.wait(t, 3)
+	second := a.wait(t, 3)
+	if second.Generation <= first.Generation || second.Member != first.Member || kept != 1 {
+		t.Fatalf("%+v, then %+v, %d revocations", first, second, kept)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, tp := range a.revoked {
+		if slices.Contains(a.owned, tp) {
+			t.Errorf("%s was kept and revoked", tp)
+		}
+	}
+	if len(a.revoked) != 3 || a.lost != 0 {
+		t.Fatalf("revoked %v, lost %d, %v", a.revoked, a.lost, a.history)
+	}
+}
+
+// TestSoftGate: while another member's join is pending, commits with the old generation go on.
+func TestSoftGate(t *testing.T) {
+	f := newFake(t, 1)
+	in := makeTopic(t, f.c, 2)
+	a := joinGroup(t, f.c, "g", "a", in)
+	meta := a.wait(t, 2)
+	p := newProducer(t, f.c, "x")
+	f.net.Seen()
+	b := joinGroup(t, f.open(t), "g", "b", in)
+	joins := 0
+	for joins < 1 {
+		for _, k := range f.net.Seen() {
+			if k == faultnet.KeyOf("JoinGroup") {
+				joins++
+			}
+		}
+		_, out, err := p.Commit(testContext(t), meta, []broker.OffsetCommit{{TopicPartition: tpOf(in, 0), Next: 1}})
+		if out != broker.Committed {
+			if !errors.Is(err, broker.ErrIllegalGeneration) || joins == 0 {
+				t.Fatalf("%v, %v", out, err)
+			}
+			break // the join has completed in the meantime
+		}
+	}
+	b.wait(t, 1)
+	a.wait(t, 1)
+}
+
+func TestLostSessionJoinsAgain(t *testing.T) {
+	f := newFake(t, 1)
+	in := makeTopic(t, f.c, 2)
+	for _, code := range []int16{22, 25} {
+		g := broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{in}}, HeartbeatInterval: 20 * time.Millisecond}
+		m := joinWith(t, f.c, g, nil)
+		m.wait(t, 2)
+		f.net.Refuse(faultnet.KeyOf("Heartbeat"), code, 1)
+		m.until(t, "lost", func() bool { return m.lost == 1 })
+		m.wait(t, 2)
+		m.stop()
+		if err := <-m.done; err != nil {
+			t.Fatalf("after the context's end: %v", err)
+		}
+	}
+}
+
+func TestFencedInstanceStops(t *testing.T) {
+	f := newFake(t, 1)
+	in := makeTopic(t, f.c, 2)
+	m := joinWith(t, f.c, broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{in}}, HeartbeatInterval: 20 * time.Millisecond}, nil)
+	m.wait(t, 2)
+	f.net.Refuse(faultnet.KeyOf("Heartbeat"), 82, 1)
+	select {
+	case err := <-m.done:
+		if !errors.Is(err, broker.ErrFenced) {
+			t.Fatal(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("Join goes on")
+	}
+	m.until(t, "lost", func() bool { return m.lost == 1 })
+}
+
+// TestCoordinatorMovesQuietly: neither a coordinator that moves nor one whose connection breaks costs
+// the session.
+func TestCoordinatorMovesQuietly(t *testing.T) {
+	f := newFake(t, 3)
+	in := makeTopic(t, f.c, 2)
+	m := joinWith(t, f.c, broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{in}}, HeartbeatInterval: 20 * time.Millisecond}, nil)
+	m.wait(t, 2)
+	for range 5 {
+		f.RehashCoordinators()
+		f.net.LoseAnswer(faultnet.KeyOf("Heartbeat"))
+		f.net.Seen()
+		beats := 0
+		for limit := time.Now().Add(10 * time.Second); beats < 5 && time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
+			for _, k := range f.net.Seen() {
+				if k == faultnet.KeyOf("Heartbeat") {
+					beats++
+				}
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.lost != 0 || len(m.revoked) != 0 {
+		t.Fatal(m.history)
+	}
+}
+
+func TestUserDataTravels(t *testing.T) {
+	f := newFake(t, 1)
+	in := makeTopic(t, f.c, 1)
+	asked := make(chan struct{}, 10)
+	g := broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{in}}, UserData: func() []byte { asked <- struct{}{}; return []byte("here") }}
+	joinWith(t, f.c, g, nil).wait(t, 1)
+	if len(asked) == 0 {
+		t.Fatal("UserData was not asked")
+	}
+}
+
+func TestJoinRefusesWhatCannotBe(t *testing.T) {
+	f := newFake(t, 1)
+	in := makeTopic(t, f.c, 1)
+	if err := f.c.Join(testContext(t), broker.GroupConfig{Group: "g", Instance: "not an instance!", CoPartitioned: [][]string{{in}}}, &testMember{changed: make(chan struct{}, 1)}); !errors.Is(err, broker.ErrConfig) {
+		t.Error(err)
+	}
+	if err := f.c.Join(testContext(t), broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{"no-such-topic"}}}, &testMember{changed: make(chan struct{}, 1)}); !errors.Is(err, broker.ErrUnknownTopic) {
+		t.Error(err)
+	}
+}
