@@ -58,7 +58,7 @@ func NewStepper(ctx context.Context, topo *topology.Topology, env Env, opts ...O
 	}
 	e := &engine{
 		clusterID: clusterID,
-		cfg: cfg, topo: topo, cluster: env.Cluster, local: env.Local, plan: plan, log: cfg.logger, metrics: metrics,
+		cfg:       cfg, topo: topo, cluster: env.Cluster, local: env.Local, plan: plan, log: cfg.logger, metrics: metrics,
 		stats: newStats(env.Now()), now: env.Now, sleep: env.Sleep, incarnation: env.Incarnation, point: env.Point,
 		background: func(job func()) { job() },
 	}

@@ -170,3 +170,34 @@ func TestRestartContinues(t *testing.T) {
 		})
 	}
 }
+
+// TestStreamTimeIsEventTime: with a Timestamp option the window moves by the records' own time, not by
+// the broker's, so that old data can be processed again without being too late. (CRASH 41, 42)
+func TestStreamTimeIsEventTime(t *testing.T) {
+	b := topology.New("app")
+	in := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"),
+		topology.Timestamp(func(r record.Record[string, int64]) (time.Time, error) { return start.Add(time.Duration(r.Value)), nil }))
+	u := topology.Dedup(in, "unique", topology.Retention(time.Hour), topology.OnTooLate(topology.Stop))
+	topology.To(u, "echo", serde.String(), serde.Int64())
+	topo, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, topo)
+	s := w.live()
+	day := int64(24 * time.Hour)
+	w.send(0, "k", "old", -365*day)
+	w.send(0, "k", "older by half an hour", -365*day-int64(30*time.Minute))
+	w.settle(s)
+	if got := s.Status().Tasks[0].StreamTime; !got.Equal(start.Add(-365 * 24 * time.Hour)) {
+		t.Errorf("stream time %v", got)
+	}
+	w.send(0, "k", "from the year 2126", 36500*day)
+	w.settle(s)
+	if got, most := s.Status().Tasks[0].StreamTime, w.b.Now().Add(maxSkew); got.After(most) {
+		t.Errorf("stream time %v is beyond the clock %v", got, most)
+	}
+	if got := w.read("echo"); len(got) != 3 {
+		t.Errorf("echo: %v", got)
+	}
+}

@@ -138,7 +138,8 @@ func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitP
 			t.inputs = append(t.inputs, nil)
 			continue
 		}
-		in := &input{tp: tp, source: i,
+		in := &input{
+			tp: tp, source: i, eventTime: cfg.sub.Sources[i].Timestamp,
 			records: t.counters.cell(topology.CounterID{Kind: counterConsumedRecords, Of: tp.Topic}),
 			bytes:   t.counters.cell(topology.CounterID{Kind: counterConsumedBytes, Of: tp.Topic}),
 		}
@@ -230,7 +231,7 @@ func (t *Task) pick() *input {
 		if in == nil || in.empty() {
 			continue
 		}
-		if best == nil || in.head().Timestamp.Before(best.head().Timestamp) {
+		if best == nil || in.time().Before(best.time()) {
 			best = in
 		}
 	}
@@ -239,7 +240,7 @@ func (t *Task) pick() *input {
 
 // process runs one record. What it did is undone if it fails.
 func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
-	at := r.Timestamp
+	at := in.time()
 	if limit := now.Add(maxSkew); at.After(limit) {
 		at = limit
 	}

@@ -1,6 +1,8 @@
 package processor
 
 import (
+	"time"
+
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/record"
 )
@@ -17,6 +19,11 @@ type input struct {
 	next, committed record.Offset
 	stable          record.Offset // last stable offset as last heard
 	records, bytes  *uint64       // counters
+
+	// eventTime is the source's, nil: the record's own timestamp. timed says that headAt is the head's.
+	eventTime func(*broker.Record) (time.Time, error)
+	headAt    time.Time
+	timed     bool
 }
 
 func (in *input) add(b broker.Batch) {
@@ -27,7 +34,7 @@ func (in *input) add(b broker.Batch) {
 
 func (in *input) clear() {
 	clear(in.queue)
-	in.queue, in.at, in.queued = in.queue[:0], 0, 0
+	in.queue, in.at, in.queued, in.timed = in.queue[:0], 0, 0, false
 }
 
 // empty says whether no record waits. It first lets go of batches without any.
@@ -41,8 +48,25 @@ func (in *input) head() *broker.Record {
 	return &in.queue[0].Records[in.at]
 }
 
+// time is the event time of the head. If it cannot be found the chain fails the record by its policy;
+// until then its own timestamp has to do.
+func (in *input) time() time.Time {
+	if in.eventTime == nil {
+		return in.head().Timestamp
+	}
+	if !in.timed {
+		var err error
+		if in.headAt, err = in.eventTime(in.head()); err != nil {
+			in.headAt = in.head().Timestamp
+		}
+		in.timed = true
+	}
+	return in.headAt
+}
+
 // advance moves past the head.
 func (in *input) advance() {
+	in.timed = false
 	in.next = in.queue[0].Records[in.at].Offset + 1
 	in.at++
 	in.queued--
