@@ -144,6 +144,10 @@ func TestKeepLocal(t *testing.T) {
 		{"CRASH 31: ahead of the store topic", func(e *LocalEvidence) { e.Logs[1].End = 199 }, RestoreFull, "ends at 199"},
 		{"CRASH 31: ahead of the group", func(e *LocalEvidence) { e.Group = []GroupOffset{offset(bills, 60, 6, 9)} }, RestoreFull, "commit 7, the group's offsets are of 6"},
 		{"FIELD B9: one before the start", func(e *LocalEvidence) { e.Logs[0].Start = 101 }, RestoreFull, "begins at 101"},
+		{"the ID log was emptied by retention, nothing was committed since", func(e *LocalEvidence) {
+			e.Logs[0].Start, e.Logs[0].End = 101, 101
+			e.Group = []GroupOffset{offset(bills, 70, 7, 9)}
+		}, KeepTail, ""},
 		{"store topic begins later", func(e *LocalEvidence) { e.Logs[1].Start = 201 }, RestoreFull, "begins at 201"},
 		{"another incarnation", func(e *LocalEvidence) { e.Group = []GroupOffset{offset(bills, 80, 8, 10)} }, RestoreFull, "was reset"},
 		{"CRASH 30: tombstones may be gone", func(e *LocalEvidence) { e.Local.AppliedAt = noon.Add(-22 * time.Hour) }, RestoreFull, "22h0m0s old"},

@@ -78,7 +78,7 @@ func NewFollower(logs []Log, from record.LocalPosition) (*Follower, error) {
 			if !ok {
 				return nil, fmt.Errorf("changelog: the local position does not know %s", l.TopicPartition)
 			}
-			next = c.Next
+			next = max(c.Next, l.Start) // the ID log's retention may have passed it, see KeepLocal
 		}
 		if l.Store == "" {
 			if f.id >= 0 {

@@ -58,6 +58,8 @@ func KeepLocal(e LocalEvidence) (Keeping, string) {
 		case c.Next > l.End:
 			// CRASH 31: an unclean election, a truncated log.
 			return RestoreFull, fmt.Sprintf("the local store is at %d of %s, which ends at %d", c.Next, l.TopicPartition, l.End)
+		case c.Next < l.Start && l.Store == "" && current:
+			// The retention took what the store holds anyway: nothing was committed since.
 		case c.Next < l.Start:
 			// Even if one record is missing, it may have been a tombstone.
 			return RestoreFull, fmt.Sprintf("the local store is at %d of %s, which begins at %d", c.Next, l.TopicPartition, l.Start)

@@ -88,9 +88,12 @@ func (p *subPlan) changelogs(n record.Partition) []record.ChangelogPosition {
 
 // taskConfig is the configuration of the task of partition n.
 func (p *subPlan) taskConfig(e *engine, n record.Partition) taskConfig {
-	c := taskConfig{sub: p.sub, partition: n, clusterID: e.clusterID, inputs: p.taskInputs(n), sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}}
+	c := taskConfig{sub: p.sub, partition: n, clusterID: e.clusterID, inputs: p.taskInputs(n), sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}, meters: map[string]*idMeter{}}
 	for _, t := range p.inputs {
 		c.inputIDs = append(c.inputIDs, t.ID)
+	}
+	for _, d := range p.sub.Dedups {
+		c.meters[d.Name] = e.meter(d.Name)
 	}
 	if p.sub.Stateful() {
 		c.idLog = p.idLog.Name

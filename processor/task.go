@@ -51,6 +51,7 @@ type taskConfig struct {
 	stores     map[string]storeTarget  // by store
 	policy     topology.Policy         // of operators that have none of their own
 	deadLetter sinkTarget
+	meters     map[string]*idMeter // by dedup operator; none in simulations
 }
 
 // storeTarget is a state store's changelog topic.
@@ -128,7 +129,7 @@ func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitP
 		if err != nil {
 			return nil, fmt.Errorf("processor: task %s: open the ID log of %q: %w", name, d.Name, err)
 		}
-		t.ids = append(t.ids, &idLog{name: d.Name, retention: d.Config.Retention, index: x})
+		t.ids = append(t.ids, &idLog{name: d.Name, index: x, meter: cfg.meters[d.Name]})
 	}
 	for _, s := range cfg.sub.Stores {
 		t.stores = append(t.stores, newOverlay(s.Name, local, cfg.stores[s.Name].maxBytes))
@@ -360,7 +361,7 @@ func (t *Task) PostCommit() {
 		}
 	}
 	for _, l := range t.ids {
-		l.index.Commit()
+		l.commit()
 	}
 	for _, s := range t.stores {
 		s.commit()
@@ -374,7 +375,7 @@ func (t *Task) PostCommit() {
 func (t *Task) Abort() {
 	t.streamTime = t.point.StreamTime
 	for _, l := range t.ids {
-		l.index.Abort()
+		l.abort()
 	}
 	for _, s := range t.stores {
 		s.abort()
@@ -433,18 +434,4 @@ func outputSize(o *broker.Output) int {
 		n += len(o.Headers[i].Key) + len(o.Headers[i].Value)
 	}
 	return n
-}
-
-// idLog is a dedup operator's log in this task.
-type idLog struct {
-	name      string
-	retention time.Duration
-	index     *dedup.Index
-	mark      int
-	sealing   bool
-}
-
-// Check implements topology.IDLog.
-func (l *idLog) Check(h record.Hash, payload uint64, at time.Time) (dedup.Answer, error) {
-	return l.index.Check(h, payload, at)
 }
