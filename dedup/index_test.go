@@ -269,6 +269,35 @@ func TestNumbersGoOn(t *testing.T) {
 	}
 }
 
+// So does one whose entries have another size since the configuration was changed: it is closed, but the newest.
+func TestNumbersGoOnAfterAChange(t *testing.T) {
+	log := &deduptest.Log{}
+	ix := mustOpen(t, Config{}, log)
+	mustCheck(t, ix, 1, New)
+	mustCommit(t, ix, log, hour)
+	ix = mustOpen(t, Config{Payload: true}, log)
+	if _, drops := mustCommit(t, ix, log, 100*hour); drops != nil {
+		t.Fatalf("the only generation is dropped: %v", drops)
+	}
+	mustCheck(t, ix, 1, New)
+	blocks, drops := mustCommit(t, ix, log, 100*hour)
+	if blocks[0].Generation != 2 || blocks[0].EntryBytes != 24 || !reflect.DeepEqual(drops, []uint64{1}) {
+		t.Errorf("%+v, drops %v", blocks[0], drops)
+	}
+}
+
+// Opened again, the index is where its last block was, even before anybody tells it the time.
+func TestTimeAfterOpen(t *testing.T) {
+	log := &deduptest.Log{}
+	ix := mustOpen(t, Config{}, log)
+	mustCheck(t, ix, 1, New)
+	mustCommit(t, ix, log, 20*hour)
+	ix = mustOpen(t, Config{}, log)
+	if ans, err := ix.Check(hashOf(2), 0, at(12*hour-1)); err != nil || ans.Verdict != TooLate {
+		t.Errorf("%+v, %v", ans, err)
+	}
+}
+
 // FIELD I6: the filter is never the truth. With filters that say "maybe" to every second ID no unique
 // one is dropped.
 func TestFalsePositivesDropNothing(t *testing.T) {
