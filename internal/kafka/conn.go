@@ -119,7 +119,11 @@ func connectError(addr string, err error) error {
 	if errors.As(err, &terr) && !isNetwork(terr.err) {
 		kind = broker.ErrAuthentication
 	}
-	return &broker.Error{Op: string(reqConnect), Where: addr, Kind: kind, Code: int16(code), Cause: err}
+	remedy := ""
+	if errors.Is(err, io.EOF) {
+		remedy = "the broker closed the connection while it was set up: check whether this listener wants TLS or SASL, and which"
+	}
+	return &broker.Error{Op: string(reqConnect), Where: addr, Kind: kind, Code: int16(code), Cause: err, Remedy: remedy}
 }
 
 // isNetwork says whether an error is the network's and may heal.

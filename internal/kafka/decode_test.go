@@ -83,7 +83,7 @@ type logModel struct {
 	next    int64
 	batches [][]byte
 	aborted []aborted
-	ends    []int64 // offsets of the abort markers of aborted
+	ends    []int64         // offsets of the abort markers of aborted
 	all     []broker.Record // of data batches, visible or not
 	state   map[int64]bool  // offset -> committed
 }

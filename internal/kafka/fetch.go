@@ -18,7 +18,7 @@ const (
 	// shortWait is the long poll's limit while something is left out that may come in soon: a paused
 	// partition, or more Seeks in a row. A partition that comes in waits for the poll under way.
 	shortWait = 10 * time.Millisecond
-	settling  = 300 * time.Millisecond // after a Seek
+	settling  = 300 * time.Millisecond // after a partition came or was moved
 	// fetchShare is what the partitions of one Fetch share: each asks for its part, so that many
 	// partitions do not mean much memory. fetchTotal bounds an answer where batches are larger than
 	// these parts. It is well above: kfake forgets the aborted transactions of a partition that it cuts
@@ -136,7 +136,7 @@ func (l *fetchLeg) pick() ([]ask, time.Duration) {
 				asks[i].want = min(asks[i].want, share)
 			}
 		}
-		if left || now.Sub(r.seekAt) < settling {
+		if left || now.Sub(r.movedAt) < settling {
 			return asks, min(shortWait, r.cfg.MaxWait)
 		}
 		return asks, r.cfg.MaxWait

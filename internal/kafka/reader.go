@@ -23,7 +23,7 @@ type reader struct {
 	parts   map[record.TopicPartition]*inPart
 	version int // changes with the set of partitions and their leaders
 	legs    map[int32]*fetchLeg
-	seekAt  time.Time // of the last Seek
+	movedAt time.Time // when a partition last came to a leader, or was moved by Seek
 	queue   []broker.Batch
 	woken   bool
 	started bool
@@ -91,18 +91,23 @@ func (r *reader) Seek(tp record.TopicPartition, next record.Offset, tag uint64) 
 		}
 	}
 	r.parts[tp] = p
-	r.seekAt = time.Now()
+	r.movedAt = time.Now()
 	r.drop(tp)
 	r.version++
-	// A long poll that waits for other partitions would keep this one waiting as well.
-	if l := r.legs[p.leader]; l != nil && l.interrupt != nil {
-		l.interrupt()
-	}
+	r.interrupt(p.leader)
 	if !r.started {
 		r.started = true
 		r.wg.Go(r.findLeaders)
 	}
 	r.changed.Broadcast()
+}
+
+// interrupt ends a long poll of a leader, which would keep a partition that is new to it waiting for
+// data of the others. r.mu is held.
+func (r *reader) interrupt(leader int32) {
+	if l := r.legs[leader]; l != nil && l.interrupt != nil {
+		l.interrupt()
+	}
 }
 
 // drop removes what the queue has of a partition: it belongs to a position that is gone.
@@ -294,6 +299,7 @@ func (r *reader) assign(p *inPart, id int32, addr string) {
 	}
 	p.leader, p.refresh = id, false
 	r.version++
+	r.movedAt = time.Now()
 	l := r.legs[id]
 	if l == nil {
 		l = &fetchLeg{r: r, id: id, link: link{c: r.c}}
@@ -301,6 +307,7 @@ func (r *reader) assign(p *inPart, id int32, addr string) {
 		r.wg.Go(l.run)
 	}
 	l.addr = addr
+	r.interrupt(id)
 	r.changed.Broadcast()
 }
 

@@ -168,7 +168,16 @@ func (c *Cluster) CreateTopic(ctx context.Context, t broker.Topic) error {
 	err := c.retrying(ctx, reqCreateTopic, t.Name, adminLimit, func(ctx context.Context) error {
 		return c.createOnce(ctx, t.Name, detail)
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, broker.ErrTopicExists):
+		// Another process may have made it a moment ago: whoever asks next must find it. How many
+		// partitions it has is for the caller to judge.
+		t.Partitions = 0
+		if werr := c.awaitTopic(ctx, t); werr != nil {
+			return werr
+		}
+		return err
+	case err != nil:
 		return err
 	}
 	return c.awaitTopic(ctx, t)

@@ -1,0 +1,357 @@
+package kafka
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/kafka/faultnet"
+	"github.com/streamd/streamd/record"
+)
+
+var fetchKey = faultnet.KeyOf("Fetch")
+
+func countKey(seen []faultnet.Key, k faultnet.Key) (n int) {
+	for _, x := range seen {
+		if x == k {
+			n++
+		}
+	}
+	return n
+}
+
+func fill(t testing.TB, c *Cluster, at record.TopicPartition, transactions, records int) {
+	t.Helper()
+	p := newProducer(t, c, fmt.Sprintf("fill-%s-%d", at.Topic, at.Partition))
+	for i := range transactions {
+		for k := range records {
+			addValues(p, at, fmt.Sprint(i*records+k))
+		}
+		mustCommit(t, p)
+	}
+	p.Close()
+}
+
+// pollUntil polls until enough says so.
+func pollUntil(t testing.TB, r broker.Reader, what string, enough func(broker.Batch) bool) {
+	t.Helper()
+	ctx := testContext(t)
+	for {
+		for _, b := range r.Poll(ctx, time.Second) {
+			if enough(b) {
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+func TestSlowConsumerStopsTheFetching(t *testing.T) {
+	f := newFake(t, 1)
+	at := tpOf(makeTopic(t, f.c, 1), 0)
+	fill(t, f.c, at, 50, 10)
+	r := f.c.NewReader(broker.ReaderConfig{MaxBytes: 100, MaxWait: 10 * time.Millisecond, Buffer: 3}).(*reader)
+	defer r.Close()
+	f.net.Seen()
+	r.Seek(at, 0, 1)
+	fetches := 0
+	for limit := time.Now().Add(300 * time.Millisecond); time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
+		fetches += countKey(f.net.Seen(), fetchKey)
+	}
+	// Three batches wait, one is in hand.
+	if fetches > 4 {
+		t.Fatalf("%d fetches for a buffer of 3 that nobody empties", fetches)
+	}
+	got := 0
+	pollUntil(t, r, "all records", func(b broker.Batch) bool { got += len(b.Records); return got == 500 })
+}
+
+func TestSeekDoesNotWaitForALongPoll(t *testing.T) {
+	f := newFake(t, 1)
+	topic := makeTopic(t, f.c, 2)
+	fill(t, f.c, tpOf(topic, 1), 1, 10)
+	r := f.c.NewReader(broker.ReaderConfig{MaxWait: 5 * time.Second})
+	defer r.Close()
+	r.Seek(tpOf(topic, 0), 0, 1) // empty: a long poll
+	// Past the settling time the poll is long.
+	for long := false; !long; {
+		rd := r.(*reader)
+		rd.mu.Lock()
+		for _, l := range rd.legs {
+			long = l.interrupt != nil
+		}
+		rd.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
+	begin := time.Now()
+	r.Seek(tpOf(topic, 1), 0, 2)
+	pollUntil(t, r, "the other partition", func(b broker.Batch) bool { return b.Tag == 2 && len(b.Records) == 10 })
+	if d := time.Since(begin); d > 2*time.Second {
+		t.Fatalf("the seek waited %v for the poll of another partition", d)
+	}
+}
+
+func TestReaderFollowsLeadersAndBrokers(t *testing.T) {
+	f := newFake(t, 3)
+	topic := makeTopic(t, f.c, 6)
+	for i := range 6 {
+		fill(t, f.c, tpOf(topic, i), 20, 10)
+	}
+	r := f.c.NewReader(broker.ReaderConfig{MaxBytes: 300, MaxWait: 10 * time.Millisecond})
+	defer r.Close()
+	for i := range 6 {
+		r.Seek(tpOf(topic, i), 0, 1)
+	}
+	got := make([][]string, 6)
+	total, step := 0, 0
+	pollUntil(t, r, "all records", func(b broker.Batch) bool {
+		if b.Err != nil {
+			t.Fatal(b.Err)
+		}
+		for _, rec := range b.Records {
+			got[b.Partition] = append(got[b.Partition], string(rec.Value))
+		}
+		total += len(b.Records)
+		if step++; step%7 == 0 {
+			f.ShufflePartitionLeaders()
+		}
+		if step%11 == 0 {
+			f.net.LoseAnswer(fetchKey)
+		}
+		if step == 30 {
+			f.net.Down(f.ListenAddrs()[1], true)
+		}
+		if step == 40 {
+			f.net.Down(f.ListenAddrs()[1], false)
+		}
+		return total >= 1200
+	})
+	for i := range got {
+		for k, v := range got[i] {
+			if v != fmt.Sprint(k) {
+				t.Fatalf("partition %d, record %d: %s", i, k, v)
+			}
+		}
+	}
+}
+
+// corruptFetch answers a Fetch with a batch that has a flipped bit.
+func corruptFetch(t testing.TB, damage func([]byte)) func(kmsg.Request) kmsg.Response {
+	return func(req kmsg.Request) kmsg.Response {
+		b := encodeBatch(t, randomOutputs(rand.New(rand.NewPCG(1, 1)), 5), codecNone, 0)
+		damage(b)
+		r := req.(*kmsg.FetchRequest)
+		resp := r.ResponseKind().(*kmsg.FetchResponse)
+		for _, topic := range r.Topics {
+			rt := kmsg.NewFetchResponseTopic()
+			rt.Topic = topic.Topic
+			for _, p := range topic.Partitions {
+				rp := kmsg.NewFetchResponseTopicPartition()
+				rp.Partition, rp.HighWatermark, rp.LastStableOffset, rp.RecordBatches = p.Partition, 5, 5, b
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp
+	}
+}
+
+func TestCorruptBytes(t *testing.T) {
+	f := newFake(t, 1)
+	at := tpOf(makeTopic(t, f.c, 1), 0)
+	fill(t, f.c, at, 1, 10)
+	flip := func(b []byte) { b[70] ^= 4 }
+	for _, c := range []struct {
+		times  int
+		damage func([]byte)
+		want   error
+	}{
+		{1, flip, nil}, // the network heals
+		{corruptTries, flip, broker.ErrCorrupt},
+		{1, func(b []byte) { b[16] = 1 }, broker.ErrUnsupported},
+	} {
+		for range c.times {
+			f.net.Answer(fetchKey, corruptFetch(t, c.damage))
+		}
+		r := f.c.NewReader(broker.ReaderConfig{MaxWait: 10 * time.Millisecond})
+		r.Seek(at, 0, 1)
+		pollUntil(t, r, "records or an error", func(b broker.Batch) bool {
+			if c.want != nil {
+				var e *broker.Error
+				if !errors.Is(b.Err, c.want) || !errors.As(b.Err, &e) || e.Where != at.String()+"@0" || b.Next != 0 {
+					t.Fatalf("%v, next %d; want %v at 0", b.Err, b.Next, c.want)
+				}
+				return true
+			}
+			if b.Err != nil {
+				t.Fatal(b.Err)
+			}
+			return len(b.Records) == 10
+		})
+		if c.want != nil { // it stays so until the next Seek
+			if more := r.Poll(testContext(t), 50*time.Millisecond); len(more) != 0 {
+				t.Fatalf("%+v after an error", more)
+			}
+			r.Seek(at, 0, 2)
+			pollUntil(t, r, "records after Seek", func(b broker.Batch) bool { return len(b.Records) == 10 && b.Tag == 2 })
+		}
+		r.Close()
+	}
+}
+
+// TestFetchAnsweredWithEachCode: what heals is fetched again, what does not is delivered once.
+func TestFetchAnsweredWithEachCode(t *testing.T) {
+	f := newFake(t, 1)
+	topic := makeTopic(t, f.c, 1)
+	at := tpOf(topic, 0)
+	fill(t, f.c, at, 1, 3)
+	for _, code := range sortedCodes() {
+		f.net.Refuse(fetchKey, int16(code), 1)
+		r := f.c.NewReader(broker.ReaderConfig{MaxWait: 10 * time.Millisecond})
+		r.Seek(at, 0, 7)
+		kind, react := classify(reqFetch, code)
+		if react == suspect { // of a producer; here it is an answer that makes no sense
+			kind = broker.ErrAbortable
+		}
+		pollUntil(t, r, fmt.Sprintf("code %d", code), func(b broker.Batch) bool {
+			if fails := react == stop || fatal(kind); fails != (b.Err != nil) || fails && !errors.Is(b.Err, kind) {
+				t.Fatalf("code %d (%v): %v", code, react, b.Err)
+			}
+			return b.Err != nil || len(b.Records) == 3
+		})
+		r.Close()
+		f.net.Clear()
+	}
+}
+
+func TestOneLargeBatchAmongMany(t *testing.T) {
+	f := newFake(t, 1)
+	topic := makeTopic(t, f.c, 8)
+	p := newProducer(t, f.c, "x")
+	want := 0
+	for i := range 8 {
+		for range 3 {
+			p.Add(broker.Output{TopicPartition: tpOf(topic, i), Value: make([]byte, 300<<10)})
+			want++
+		}
+	}
+	mustCommit(t, p)
+	r := f.c.NewReader(broker.ReaderConfig{MaxBytes: 1000, MaxWait: 10 * time.Millisecond})
+	defer r.Close()
+	for i := range 8 {
+		r.Seek(tpOf(topic, i), 0, 1)
+	}
+	got := 0
+	pollUntil(t, r, "all records", func(b broker.Batch) bool { got += len(b.Records); return got == want })
+}
+
+func TestCloseEndsAPollAndALongPoll(t *testing.T) {
+	f := newFake(t, 1)
+	at := tpOf(makeTopic(t, f.c, 1), 0)
+	r := f.c.NewReader(broker.ReaderConfig{MaxWait: 30 * time.Second})
+	r.Seek(at, 0, 1)
+	done := make(chan []broker.Batch)
+	go func() { done <- r.Poll(context.Background(), time.Minute) }()
+	time.Sleep(20 * time.Millisecond)
+	begin := time.Now()
+	r.Close()
+	<-done
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Fatalf("Close took %v", d)
+	}
+}
+
+func TestCallsEndWithTheirContext(t *testing.T) {
+	f := newFake(t, 1)
+	at := tpOf(makeTopic(t, f.c, 1), 0)
+	p := newProducer(t, f.c, "x")
+	stall := make(chan struct{})
+	// An answer that never comes: kfake is asked to wait.
+	f.ControlKey(26, func(kmsg.Request) (kmsg.Response, error, bool) { <-stall; return nil, nil, false })
+	defer close(stall)
+	addValues(p, at, "v")
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	_, out, err := p.Commit(ctx, broker.GroupMeta{}, nil)
+	if d := time.Since(begin); out != broker.Unknown || d > 5*time.Second || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("%v, %v after %v", out, err, d)
+	}
+}
+
+// TestCommitDeadline: the deadline ends retries before EndTxn, and then nothing was committed.
+func TestCommitDeadline(t *testing.T) {
+	f := newFake(t, 1)
+	at := tpOf(makeTopic(t, f.c, 1), 0)
+	p := newProducer(t, f.c, "x", func(c *broker.ProducerConfig) { c.CommitDeadline = 300 * time.Millisecond })
+	f.net.Refuse(faultnet.KeyOf("Produce"), int16(sarama.ErrNotEnoughReplicas), 1000)
+	addValues(p, at, "v")
+	begin := time.Now()
+	_, out, err := p.Commit(testContext(t), broker.GroupMeta{}, nil)
+	if d := time.Since(begin); out != broker.NotCommitted || !errors.Is(err, broker.ErrUnreachable) || d > 3*time.Second {
+		t.Fatalf("%v, %v after %v", out, err, d)
+	}
+	f.net.Clear()
+	if err := p.Init(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	mustCommit(t, p)
+	if got := readValues(t, f.c, at); !slices.Equal(got, []string{"v"}) {
+		t.Fatal(got)
+	}
+}
+
+func TestTooLargeNamesItsRecord(t *testing.T) {
+	f := newFake(t, 1)
+	topic := makeTopic(t, f.c, 2, func(top *broker.Topic) { top.MaxMessageBytes = 4000 })
+	for _, known := range []bool{false, true} {
+		c := f.open(t)
+		if known {
+			if _, err := c.Topics(testContext(t), topic); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := newProducer(t, c, fmt.Sprint("large-", known))
+		for i := range 40 {
+			size := 300
+			if i == 17 {
+				size = 5000
+			}
+			p.Add(broker.Output{TopicPartition: tpOf(topic, i%2), Value: make([]byte, size)})
+		}
+		f.net.Seen()
+		_, out, err := p.Commit(testContext(t), broker.GroupMeta{}, nil)
+		var large *broker.TooLargeError
+		if out != broker.NotCommitted || !errors.As(err, &large) || large.Index != 17 || large.Topic != topic || large.Bytes < 5000 {
+			t.Fatalf("known %v: %v, %v", known, out, err)
+		}
+		if n := countKey(f.net.Seen(), faultnet.KeyOf("AddPartitionsToTxn")); known && n != 0 {
+			t.Error("something was sent though the limit was known")
+		}
+		p.Reset()
+		if err := p.Init(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 40 { // more than one batch, below the limit each
+			p.Add(broker.Output{TopicPartition: tpOf(topic, i%2), Value: binary.BigEndian.AppendUint32(make([]byte, 300), uint32(i))})
+		}
+		r := mustCommit(t, p)
+		if len(r.Next) != 2 {
+			t.Fatal(r)
+		}
+	}
+	if got := len(readRecords(t, f.c, tpOf(topic, 0))); got != 40 {
+		t.Fatalf("%d records, want 40", got)
+	}
+}
