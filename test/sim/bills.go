@@ -109,7 +109,7 @@ func billsTopology() (*topology.Topology, error) {
 		x, err := parseBill(r.Key, r.Value)
 		return x.region, err
 	})
-	once := topology.Dedup(byRegion, "region-unique", topology.Retention(window))
+	once := topology.Dedup(byRegion, "region-unique", topology.Retention(window), topology.OnTooLate(topology.Forward))
 	sums := topology.Aggregate(once, "sums", serde.String(), func(old string, r record.Record[string, string]) (string, error) {
 		x, err := parseBill(r.Key, r.Value)
 		if err != nil {
@@ -150,8 +150,9 @@ type loader struct {
 	made       []sent
 	next       time.Time
 	gap        time.Duration // longest, between two bursts
-	duplicates int           // sent again in the same partition: to be dropped
-	late       int           // older than the window: to be dropped
+	noLate     bool
+	duplicates int // sent again in the same partition: to be dropped
+	late       int // older than the window: to be dropped
 }
 
 // sent is a bill with the partition that it went to.
@@ -185,7 +186,7 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 		l.left--
 		s := l.bill(now)
 		// A late one is told from a new one only once the task has a stream time, so not in its first transaction.
-		if l.rng.IntN(50) == 0 && l.b.Position(group, l.input(s.partition)).Next > 0 {
+		if l.rng.IntN(50) == 0 && !l.noLate && l.b.Position(group, l.input(s.partition)).Next > 0 {
 			s.at = now.Add(-3 * window)
 			s.id = "late-" + s.id
 			l.late++

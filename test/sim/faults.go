@@ -53,14 +53,14 @@ type faults struct {
 
 // random makes a fault on a request soon to come.
 func (f *faults) random() {
-	k := f.rng.IntN(len(faultAPIs) + 6)
-	if k >= len(faultAPIs) {
-		k = 2 + k%3 // Produce, TxnOffsetCommit and EndTxn have twice the weight and more
+	k := f.rng.IntN(len(faultAPIs))
+	if f.rng.IntN(3) > 0 {
+		k = 2 + f.rng.IntN(3) // Produce, TxnOffsetCommit, EndTxn
 	}
 	x := faultAPIs[k]
 	r := &requestFault{api: x.api, skip: f.rng.IntN(2), times: 1}
 	if k >= 2 && k <= 4 {
-		r.skip = f.rng.IntN(10)
+		r.skip = f.rng.IntN(4)
 	}
 	a := &r.action
 	switch f.rng.IntN(9) {
@@ -69,14 +69,14 @@ func (f *faults) random() {
 		if f.rng.IntN(2) == 0 {
 			r.times = 3
 		}
-	case 2:
+	case 2, 4:
 		a.Verdict = simbroker.LoseAnswer
 		if len(x.after) > 0 {
 			a.Verdict, a.Code = simbroker.HandleThenFail, x.after[f.rng.IntN(len(x.after))]
 		}
 	case 3:
 		a.Verdict = simbroker.LoseRequest
-	case 4, 5:
+	case 5:
 		a.Verdict = simbroker.LoseAnswer
 	case 6:
 		a.Verdict, a.Requests = simbroker.Hold, 1+f.rng.IntN(60)
@@ -129,7 +129,11 @@ type event struct {
 // events are the faults that do not concern one request.
 func events() []event {
 	return []event{
-		{"request", 12, func(w *world) { w.faults.random() }},
+		{"request", 20, func(w *world) {
+			for range 1 + w.rng.IntN(3) {
+				w.faults.random()
+			}
+		}},
 		{"kill", 4, func(w *world) {
 			if o := w.anyLive(); o != nil {
 				w.note("kill %s", o.instance)
@@ -164,8 +168,28 @@ func events() []event {
 				w.b.Compact(tp)
 			}
 		}},
+		{"long night", 1, func(w *world) { w.night() }},
 		{"disk full", 1, func(w *world) { w.owners[w.rng.IntN(len(w.owners))].disk.full = 1 + w.rng.IntN(3) }},
 	}
+}
+
+// night kills everybody for longer than tombstones are kept, and compacts the changelogs: a disk that was
+// behind must not keep what was deleted meanwhile (crash table, row 30).
+func (w *world) night() {
+	for _, o := range w.owners {
+		o.kill()
+		o.restart = later(o.restart, w.now().Add(30*time.Hour))
+	}
+	w.b.Advance(30 * time.Hour)
+	w.load.noLate = true // the tasks' stream time is that of yesterday until their first commit
+	for _, tp := range w.changelogs() {
+		w.b.Compact(tp)
+	}
+	for i := range w.plan {
+		w.plan[i] = w.plan[i].Add(30 * time.Hour)
+	}
+	w.load.next = w.load.next.Add(30 * time.Hour)
+	w.lastFault = w.now()
 }
 
 // diskFate is what becomes of a disk while its process is dead.

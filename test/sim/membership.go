@@ -17,11 +17,10 @@ const (
 
 // membership plays the group coordinator and the members' heartbeats: cooperative, static members.
 type membership struct {
-	w     *world
-	g     *simbroker.Group
-	rng   *rand.Rand
-	sets  [][]string
-	owned map[string][]record.TopicPartition // as the members' plan stands
+	w    *world
+	g    *simbroker.Group
+	rng  *rand.Rand
+	sets [][]string
 
 	pending  bool // the membership changed: a new plan is needed
 	revoking map[*owner]bool
@@ -31,7 +30,7 @@ type membership struct {
 }
 
 func newMembership(w *world) *membership {
-	return &membership{w: w, g: w.b.Group(group), rng: w.rng, owned: map[string][]record.TopicPartition{}, gone: map[string]time.Time{}}
+	return &membership{w: w, g: w.b.Group(group), rng: w.rng, gone: map[string]time.Time{}}
 }
 
 func (m *membership) member(instance string) bool {
@@ -61,7 +60,7 @@ func (m *membership) join(o *owner) {
 // tell sends a member what it owns now.
 func (m *membership) tell(o *owner) {
 	delay := time.Duration(m.rng.IntN(30)) * time.Millisecond
-	o.notice = &notice{at: m.w.now().Add(delay), meta: m.g.Meta(o.instance), owned: m.g.Owned(o.instance)}
+	o.news = append(o.news, notice{at: m.w.now().Add(delay), meta: m.g.Meta(o.instance), owned: m.g.Owned(o.instance)})
 }
 
 // step does what is due.
@@ -71,9 +70,9 @@ func (m *membership) step(now time.Time) {
 		switch since, ok := m.gone[o.instance]; {
 		case !m.member(o.instance):
 			// A zombie that wakes up learns from its next heartbeat that it is no member any more.
-			if !silent && o.joined && o.notice == nil {
-				o.revoke = nil
-				o.notice = &notice{at: now.Add(time.Duration(m.rng.IntN(200)) * time.Millisecond), lost: nonNil(m.owned[o.instance])}
+			if !silent && o.joined {
+				o.joined = false
+				o.news = append(o.news, notice{at: now.Add(time.Duration(m.rng.IntN(200)) * time.Millisecond), lost: m.everything()})
 			}
 		case !silent:
 			delete(m.gone, o.instance)
@@ -94,8 +93,13 @@ func (m *membership) step(now time.Time) {
 	}
 }
 
-func nonNil(tps []record.TopicPartition) []record.TopicPartition {
-	return append([]record.TopicPartition{}, tps...)
+// everything is what a member that is out has lost: whatever it thinks it has.
+func (m *membership) everything() []record.TopicPartition {
+	all := []record.TopicPartition{}
+	for _, set := range m.sets {
+		m.w.each(set, func(tp record.TopicPartition) { all = append(all, tp) })
+	}
+	return all
 }
 
 // begin makes a plan and asks the members to give back what they lose.
@@ -111,7 +115,7 @@ func (m *membership) begin(now time.Time) {
 	for _, o := range m.w.owners {
 		gone := missing(m.g.Owned(o.instance), m.plan[o.instance])
 		if len(gone) > 0 && o.resume != nil && o.stepper != nil && o.joined && m.member(o.instance) {
-			o.revoke = gone
+			o.news = append(o.news, notice{at: now, revoke: gone})
 			m.revoking[o] = true
 		}
 	}
@@ -144,7 +148,7 @@ func (m *membership) newPlan(instances []string) map[string][]record.TopicPartit
 // finish ends the rebalance once everybody has given back, or the rebalance timeout has passed.
 func (m *membership) finish(now time.Time) {
 	for o := range m.revoking {
-		if o.revoke == nil || o.resume == nil || !m.member(o.instance) {
+		if o.givenBack() || !m.member(o.instance) {
 			delete(m.revoking, o)
 		}
 	}
@@ -158,13 +162,22 @@ func (m *membership) finish(now time.Time) {
 	}
 	m.g.Rebalance(context.Background(), m.plan)
 	m.w.note("rebalance ends: generation %d", m.g.Meta(instances[0]).Generation)
-	m.owned = m.plan
 	m.plan, m.revoking = nil, nil
 	for _, o := range m.w.owners {
 		if o.resume != nil && o.joined && m.member(o.instance) {
 			m.tell(o)
 		}
 	}
+}
+
+// givenBack says whether nothing is left of a revoke.
+func (o *owner) givenBack() bool {
+	for _, n := range o.news {
+		if n.revoke != nil && o.resume != nil {
+			return false
+		}
+	}
+	return o.revoke == nil || o.resume == nil
 }
 
 // missing is what is in a and not in b.

@@ -37,21 +37,23 @@ type owner struct {
 	wanted  bool      // a process is to be here
 
 	revoke []record.TopicPartition // to be given back; nil: nothing
-	notice *notice                 // news of the group on its way
+	news   []notice                // of the group, on their way, in order
 }
 
-// notice is what the group tells a member, at its time.
+// notice is what the group tells a member, at its time: partitions to give back, all lost, or else an
+// assignment.
 type notice struct {
-	at    time.Time
-	lost  []record.TopicPartition
-	meta  broker.GroupMeta
-	owned []record.TopicPartition
+	at     time.Time
+	revoke []record.TopicPartition
+	lost   []record.TopicPartition
+	meta   broker.GroupMeta
+	owned  []record.TopicPartition
 }
 
 // start makes a process. It runs from the scheduler's next choice on.
 func (o *owner) start() {
 	o.life++
-	o.dying, o.stepper, o.joined, o.revoke, o.notice = false, nil, false, nil, nil
+	o.dying, o.stepper, o.joined, o.revoke, o.news = false, nil, false, nil, nil
 	o.wake, o.paused = time.Time{}, time.Time{}
 	life := o.life
 	o.resume, o.end = iter.Pull(func(yield func(string) bool) {
@@ -142,22 +144,28 @@ func (o *owner) runnable(now time.Time) bool {
 }
 
 // deliver hands over the group's news, if it is time and the process is not stopped. The membership
-// of a real process runs beside its worker: so the worker may stand anywhere.
+// of a real process runs beside its worker: so the worker may stand anywhere, and the next news waits
+// until a revoke is done.
 func (o *owner) deliver(now time.Time) {
-	n := o.notice
-	if n == nil || o.resume == nil || o.stepper == nil || now.Before(n.at) || now.Before(o.paused) {
-		return
-	}
-	o.notice = nil
-	if n.lost != nil {
-		o.stepper.Lost(n.lost)
-		o.joined = false
-		o.w.group.join(o) // back again, as a new member
-		return
-	}
-	o.stepper.Assigned(n.meta, n.owned)
-	if now.Before(o.wake) {
-		o.wake = now // Assigned wakes the reader
+	for len(o.news) > 0 && o.revoke == nil && o.resume != nil && o.stepper != nil && !now.Before(o.paused) {
+		n := o.news[0]
+		if now.Before(n.at) {
+			return
+		}
+		o.news = o.news[1:]
+		switch {
+		case n.revoke != nil:
+			o.revoke = n.revoke
+		case n.lost != nil:
+			o.stepper.Lost(n.lost)
+			o.joined = false
+			o.w.group.join(o) // back again, as a new member
+		default:
+			o.stepper.Assigned(n.meta, n.owned)
+		}
+		if now.Before(o.wake) {
+			o.wake = now // the reader is woken
+		}
 	}
 }
 

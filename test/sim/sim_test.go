@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"runtime"
@@ -14,6 +15,7 @@ var (
 	seedFlag  = flag.Uint64("seed", 0, "run this seed only, with its trace")
 	seedsFlag = flag.Int("seeds", 1000, "how many seeds to run")
 	firstFlag = flag.Uint64("first", 1, "the first seed")
+	untilRed  = flag.Bool("until-red", false, "stop at the first red seed and say how many it took")
 )
 
 // show prints what a red seed needs.
@@ -41,8 +43,9 @@ func TestSeeds(t *testing.T) {
 		seeds = min(seeds, 100)
 	}
 	hits := map[string]int{}
-	steps, requests, red := 0, 0, 0
-	for r := range runAll(seeds) {
+	steps, requests, red, done := 0, 0, 0, 0
+	for r := range runAll(t.Context(), seeds) {
+		done++
 		steps += r.Steps
 		requests += r.Requests
 		for k, n := range r.Hits {
@@ -51,6 +54,9 @@ func TestSeeds(t *testing.T) {
 		if len(r.Errors) > 0 {
 			if red++; red <= 3 {
 				show(t, r.conf, r.Result)
+			}
+			if *untilRed {
+				t.Fatalf("red after %d seeds", done)
 			}
 		}
 	}
@@ -91,7 +97,7 @@ type seeded struct {
 }
 
 // runAll runs seeds on all processors and gives their results as they come.
-func runAll(seeds int) <-chan seeded {
+func runAll(ctx context.Context, seeds int) <-chan seeded {
 	out := make(chan seeded)
 	next := make(chan uint64)
 	var wg sync.WaitGroup
@@ -99,13 +105,19 @@ func runAll(seeds int) <-chan seeded {
 		wg.Go(func() {
 			for s := range next {
 				conf := Config{Seed: s, Faults: -1}
-				out <- seeded{Run(conf), conf}
+				select {
+				case out <- seeded{Run(conf), conf}:
+				case <-ctx.Done():
+				}
 			}
 		})
 	}
 	go func() {
 		for i := range uint64(seeds) {
-			next <- *firstFlag + i
+			select {
+			case next <- *firstFlag + i:
+			case <-ctx.Done():
+			}
 		}
 		close(next)
 		wg.Wait()

@@ -330,8 +330,8 @@ func (w *world) nextChange(now time.Time) time.Time {
 		if o.resume != nil && !now.Before(o.paused) {
 			at(o.wake)
 		}
-		if o.notice != nil {
-			at(o.notice.at)
+		if len(o.news) > 0 {
+			at(o.news[0].at)
 		}
 	}
 	if len(w.plan) > 0 {
