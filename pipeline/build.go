@@ -230,7 +230,7 @@ func (p *plan) buildDedup(s *stepPlan, in *stream) *stream {
 // type) has none: on_missing_id says what becomes of it.
 func (id *idPlan) find(r event) record.ID {
 	if !id.list {
-		return id.parts[0].id(&r)
+		return id.parts[0].id(&r) // &r does not escape: see activation
 	}
 	var buf [4]string
 	parts := buf[:0]

@@ -57,7 +57,7 @@ type expr struct {
 
 // activation gives an expression its variables. Values are looked up when they are asked for.
 type activation struct {
-	r *event
+	r event // a copy: then no caller's record has to live on the heap
 	e *expr
 }
 
@@ -97,7 +97,7 @@ func (a *activation) resolve(name string) (ref.Val, error) {
 		}
 		return types.Int(offset), err
 	case varCloudEvent:
-		id, err := cloudEventID(a.r)
+		id, err := cloudEventID(&a.r)
 		return types.String(id), err
 	}
 	return nil, nil
@@ -108,13 +108,23 @@ func (e *expr) eval(r *event) (ref.Val, error) {
 	if e.literal != nil {
 		return e.literal, nil
 	}
+	if e.field != "" {
+		// The commonest expression of all needs no interpreter.
+		if o, ok := r.Value.val.(*jsonObject); ok {
+			v, err := o.get(e.field)
+			if err != nil {
+				return nil, runtimeError(fieldError(e.field, err))
+			}
+			return v, nil
+		}
+	}
 	a, _ := e.scope.Get().(*activation)
 	if a == nil {
 		a = &activation{e: e}
 	}
-	a.r = r
+	a.r = *r
 	v, _, err := e.prog.Eval(a)
-	a.r = nil
+	a.r = event{} // the pool must not keep a batch alive
 	e.scope.Put(a)
 	if err != nil {
 		return nil, runtimeError(err)
@@ -226,6 +236,7 @@ func (c *compiler) expression(n *yaml.Node, what string, sc *scope) *expr {
 		return nil
 	}
 	e := &expr{typ: checked.OutputType(), keyT: sc.key, dec: c.dec, text: strings.TrimSpace(s.text), node: s.node}
+	foldDecimals(checked.NativeRep())
 	e.inspect(checked.NativeRep())
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(decimalDecorator(checked.NativeRep()))}
 	if e.calls[loopMark] {
@@ -294,6 +305,23 @@ func promoteInts(tree *ast.AST, issues *cel.Issues) bool {
 		}))
 	}
 	return changed
+}
+
+// foldDecimals computes decimal() of constants once instead of for each record. One that fails is left to
+// fail when it is evaluated.
+func foldDecimals(tree *ast.AST) {
+	ast.PostOrderVisit(tree.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() != ast.CallKind || e.AsCall().FunctionName() != funcDecimal || len(e.AsCall().Args()) != 1 {
+			return
+		}
+		arg := e.AsCall().Args()[0]
+		if arg.Kind() != ast.LiteralKind {
+			return
+		}
+		if d, ok := toDecimal(arg.AsLiteral()).(decimal); ok {
+			e.SetKindCase(ast.NewExprFactory().NewLiteral(e.ID(), d))
+		}
+	}))
 }
 
 // renumber gives the expression itself a new ID: its old one now belongs to the call around it.
