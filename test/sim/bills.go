@@ -21,6 +21,8 @@ const (
 	echoTopic   = "echo"
 	totalsTopic = "account-totals"
 	sumsTopic   = "region-sums"
+	notesTopic  = "notes" // through a task without state: only the committed offsets hold its position
+	copyTopic   = "notes-copy"
 	idHeader    = "id"
 	window      = time.Hour
 )
@@ -124,6 +126,9 @@ func billsTopology() (*topology.Topology, error) {
 		return fmt.Sprintf("%d|%d|%s", n+1, sum+x.cents, x.id), nil
 	})
 	topology.To(sums, sumsTopic, serde.String(), serde.String())
+
+	notes := topology.From(b, notesTopic, serde.String(), serde.String())
+	topology.To(topology.MapValues(notes, func(r record.Record[string, string]) (string, error) { return r.Value + "!", nil }), copyTopic, serde.String(), serde.String())
 	return b.Build()
 }
 
@@ -150,6 +155,7 @@ type loader struct {
 	made       []sent
 	next       time.Time
 	gap        time.Duration // longest, between two bursts
+	notes      int
 	noLate     bool
 	duplicates int // sent again in the same partition: to be dropped
 	late       int // older than the window: to be dropped
@@ -218,6 +224,21 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 	}
 	for p, recs := range by {
 		l.b.Append(l.input(p), recs...)
+		if len(recs) > 0 {
+			l.notes++
+			l.b.Append(record.TopicPartition{Topic: notesTopic, Partition: record.Partition(p)},
+				broker.Record{Timestamp: now, Key: l.keyOf(p), Value: fmt.Append(nil, "note ", l.notes)})
+		}
+	}
+}
+
+// keyOf is a key that belongs to a partition, so that a copy goes to the same one.
+func (l *loader) keyOf(partition int) []byte {
+	for i := 0; ; i++ {
+		k := fmt.Append(nil, i)
+		if int(record.PartitionForKey(k, int32(l.partitions))) == partition {
+			return k
+		}
 	}
 }
 

@@ -22,13 +22,16 @@ const recoveryLimit = transactionTimeout + sessionTimeout + 10*time.Second
 
 // inputTopics are what the group reads.
 func (w *world) inputTopics() []string {
-	return []string{billsTopic, w.topo.RepartitionTopic("by-region")}
+	return []string{billsTopic, notesTopic, w.topo.RepartitionTopic("by-region")}
 }
 
 // allTopics are all topics of the run, internal ones included.
 func (w *world) allTopics() []string {
-	all := append(w.inputTopics(), echoTopic, totalsTopic, sumsTopic)
+	all := append(w.inputTopics(), echoTopic, totalsTopic, sumsTopic, copyTopic)
 	for _, s := range w.topo.Subtopologies() {
+		if !s.Stateful() {
+			continue
+		}
 		all = append(all, w.topo.IDLogTopic(s))
 		for _, st := range s.Stores {
 			all = append(all, w.topo.StoreTopic(st.Name))
@@ -125,6 +128,7 @@ func (w *world) check() {
 	w.checkEcho(o)
 	w.checkTotals(o)
 	w.checkSums(o)
+	w.checkNotes()
 	w.checkTasks()
 	w.checkCounters(o)
 	w.watch.check()
@@ -287,9 +291,28 @@ func (w *world) checkSums(o *oracle) {
 	}
 }
 
+// checkNotes is C1 and C3 where no log of IDs helps: every note once and in order.
+func (w *world) checkNotes() {
+	for p := range record.Partition(w.partitions) {
+		var want, got []string
+		for _, r := range w.b.Committed(record.TopicPartition{Topic: notesTopic, Partition: p}) {
+			want = append(want, string(r.Value)+"!")
+		}
+		for _, r := range w.b.Committed(record.TopicPartition{Topic: copyTopic, Partition: p}) {
+			got = append(got, string(r.Value))
+		}
+		if !slices.Equal(got, want) {
+			w.fail("C1: notes of partition %d: %s", p, firstDifference(got, want))
+		}
+	}
+}
+
 // checkTasks is C5 and C6: disk, changelog and committed offsets of each task agree.
 func (w *world) checkTasks() {
 	for _, s := range w.topo.Subtopologies() {
+		if !s.Stateful() {
+			continue
+		}
 		for p := range record.Partition(w.partitions) {
 			w.checkTask(s, p)
 		}
@@ -438,7 +461,7 @@ type observer struct {
 func newObserver(w *world) *observer {
 	c := w.b.Client("observer")
 	o := &observer{w: w, r: c.NewReader(broker.ReaderConfig{}), seen: map[record.TopicPartition][]record.Offset{}, next: map[record.TopicPartition]record.Offset{}}
-	w.each([]string{echoTopic, totalsTopic, sumsTopic}, func(tp record.TopicPartition) { o.r.Seek(tp, 0, 1) })
+	w.each([]string{echoTopic, totalsTopic, sumsTopic, copyTopic}, func(tp record.TopicPartition) { o.r.Seek(tp, 0, 1) })
 	return o
 }
 
@@ -456,7 +479,7 @@ func (o *observer) poll() {
 
 // check compares what was seen on the way with what stands in the logs at the end.
 func (o *observer) check() {
-	o.w.each([]string{echoTopic, totalsTopic, sumsTopic}, func(tp record.TopicPartition) {
+	o.w.each([]string{echoTopic, totalsTopic, sumsTopic, copyTopic}, func(tp record.TopicPartition) {
 		_, _, end := o.w.b.Offsets(tp)
 		for range 1000 {
 			if o.next[tp] == end {

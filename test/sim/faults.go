@@ -163,6 +163,10 @@ func events() []event {
 		{"scale in", 1, func(w *world) { w.leave(w.owners[w.rng.IntN(len(w.owners))]) }},
 		{"leader", 1, func(w *world) { w.b.ElectLeader(w.anyPartition()) }},
 		{"slow markers", 2, func(w *world) { w.slowMarker = 1 + w.rng.IntN(3) }},
+		{"hand-over", 2, func(w *world) { // with markers that are late for the new owner
+			w.slowMarker = 2 + w.rng.IntN(4)
+			w.group.pending = true
+		}},
 		{"compaction", 1, func(w *world) {
 			for _, tp := range w.changelogs() {
 				w.b.Compact(tp)
@@ -210,7 +214,7 @@ func (w *world) diskFate(o *owner) {
 
 // markerDelay is the broker's hook: how long a marker takes to a partition.
 func (w *world) markerDelay(tp record.TopicPartition, _ string) time.Duration {
-	if w.slowMarker > 0 && w.rng.IntN(4) == 0 {
+	if w.slowMarker > 0 && w.rng.IntN(3) == 0 {
 		// One partition of one transaction learns of the decision much later than the others.
 		w.slowMarker--
 		w.hit("slow marker")

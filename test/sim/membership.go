@@ -11,8 +11,10 @@ import (
 
 // The group's limits, as a real one has them.
 const (
-	sessionTimeout   = 10 * time.Second
-	rebalanceTimeout = 15 * time.Second
+	sessionTimeout = 10 * time.Second
+	// A static member that does not answer in time stays a member, with the old generation, until its
+	// session ends (KIP-345).
+	rebalanceTimeout = 5 * time.Second
 )
 
 // membership plays the group coordinator and the members' heartbeats: cooperative, static members.

@@ -40,12 +40,8 @@ func bugs() []bug {
 		{"restore to the last stable offset", []change{{restore, "rs.ends, err = w.cluster.HighWatermarks(ctx, tps)", "rs.ends, err = w.cluster.StableOffsets(ctx, tps)"}}},
 		{"no RequireStable", []change{{"internal/simbroker/client.go", "if c.b.offsets.unstable(k) {", "if false && c.b.offsets.unstable(k) {"}}},
 		{"commit by group only, without generation", []change{{"internal/simbroker/group.go", "if code := b.groups[meta.Group].check(meta); code != None {", "if code := b.groups[meta.Group].check(meta); code != None && false {"}}},
-		{"generation of the newest session", []change{
-			{commit, "w.producer.Commit(ctx, w.txnMeta, offsets)", "w.producer.Commit(ctx, w.meta, offsets)"},
-			{worker, "if w.open && w.txnMeta != c.meta {", "if false {"},
-			// As if the group's present generation were asked for with each commit.
-			{"internal/simbroker/producer.go", "p.expires = p.c.b.Now().Add(p.conf.CommitDeadline)", "p.expires = p.c.b.Now().Add(p.conf.CommitDeadline)\n\tif meta.Group != \"\" {\n\t\tmeta = p.c.b.Group(meta.Group).Meta(meta.Instance)\n\t}"},
-		}},
+		// As if the group's present generation were asked for when the offsets are committed.
+		{"generation of the newest session", []change{{"internal/simbroker/producer.go", "\t\t\treturn p.c.b.commitOffsets(id, pid, epoch, meta, offsets)\n", "\t\t\tmeta = p.c.b.groups[meta.Group].meta(meta.Instance)\n\t\t\treturn p.c.b.commitOffsets(id, pid, epoch, meta, offsets)\n"}}},
 		{"applied before the commit", []change{
 			{commit, "\tw.point(\"commit.prepared\")\n", "\tfor _, p := range parts {\n\t\tif p.txn.Batch != nil {\n\t\t\tp.txn.Batch.Position.Changelogs = p.run.changelogs\n\t\t\tif err := w.applyBatch(ctx, p.run, p.txn.Batch); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t}\n\tw.point(\"commit.prepared\")\n"},
 			{commit, "\t\t\tif err := w.applyBatch(ctx, p.run, p.txn.Batch); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t\tw.point(\"commit.applied\")", "\t\t}\n\t\tw.point(\"commit.applied\")"},
@@ -59,12 +55,13 @@ func bugs() []bug {
 		}},
 		{"no set of pending IDs", []change{{"dedup/index.go", "if pos := ix.pending.find(k); pos >= 0 {\n\t\treturn ix.found(ix.pending.entry(pos), payload, Answer{Verdict: DuplicatePending", "if pos := ix.pending.find(k); false {\n\t\treturn ix.found(ix.pending.entry(pos), payload, Answer{Verdict: DuplicatePending"}}},
 		{"no check of delete.retention", []change{{"changelog/keep.go", "age >= limit {", "age >= limit && false {"}}},
-		{"the target written as the position", []change{{restore, "\tw.point(\"restore.batch\")\n", "\tfor i := range b.Position.Changelogs {\n\t\tb.Position.Changelogs[i].Next = rs.ends[b.Position.Changelogs[i].TopicPartition]\n\t}\n\tw.point(\"restore.batch\")\n"}}},
+		{"the target written as the position", []change{{restore, "\t\tw.point(\"restore.batch\")\n", "\t\tfor i := range step.Position.Changelogs {\n\t\t\tstep.Position.Changelogs[i].Next = r.restore.ends[step.Position.Changelogs[i].TopicPartition]\n\t\t}\n\t\tw.point(\"restore.batch\")\n"}}},
 		{"the overlay survives an abort", []change{{task, "\tfor _, s := range t.stores {\n\t\ts.abort()\n\t}\n", ""}}},
 		{"the commit record does not come last", []change{{task, "\tto(t.cfg.idLog, k, v) // the last record of the task's transaction\n", "\tto(t.cfg.idLog, k, v)\n\tlast := len(txn.Changelog) - 1\n\ttxn.Changelog = append([]broker.Output{txn.Changelog[last]}, txn.Changelog[:last]...)\n"}}},
 		{"the high watermark is asked for before the offsets", []change{
-			{restore, "\tif rs.committed, err = w.cluster.CommittedOffsets(ctx, w.group(), r.inputs); err != nil {\n\t\treturn err\n\t}\n", ""},
-			{restore, "\trs.starts, err = w.cluster.StartOffsets(ctx, tps)\n\treturn err\n", "\tif rs.starts, err = w.cluster.StartOffsets(ctx, tps); err != nil {\n\t\treturn err\n\t}\n\trs.committed, err = w.cluster.CommittedOffsets(ctx, w.group(), r.inputs)\n\treturn err\n"},
+			{restore, "\tcommitted, err := w.cluster.CommittedOffsets(ctx, w.group(), r.inputs)\n\tif err != nil {\n\t\treturn err\n\t}\n", ""},
+			{restore, "\tif rs.starts, err = w.cluster.StartOffsets(ctx, tps); err != nil {\n\t\treturn err\n\t}\n", "\tif rs.starts, err = w.cluster.StartOffsets(ctx, tps); err != nil {\n\t\treturn err\n\t}\n\tcommitted, err := w.cluster.CommittedOffsets(ctx, w.group(), r.inputs)\n\tif err != nil {\n\t\treturn err\n\t}\n"},
+			{restore, "func (w *worker) askBrokers(ctx context.Context, r *taskRun) error {", "func (w *worker) askBrokers(ctx context.Context, r *taskRun) (err error) {"},
 		}},
 	}
 }

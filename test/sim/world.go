@@ -108,7 +108,7 @@ func newWorld(conf Config) *world {
 	bills := pick(conf.Bills, 20, 200)
 	w.prefetch = w.rng.IntN(2) == 0
 	setup := w.b.Client("setup")
-	for _, name := range []string{billsTopic, echoTopic, totalsTopic, sumsTopic} {
+	for _, name := range []string{billsTopic, echoTopic, totalsTopic, sumsTopic, notesTopic, copyTopic} {
 		if err := setup.CreateTopic(context.Background(), broker.Topic{Name: name, Partitions: int32(w.partitions), Retention: -1}); err != nil {
 			w.fail("create topic %s: %v", name, err)
 		}
