@@ -53,7 +53,7 @@ type aggregateField struct {
 
 // resultType is the type of the field, nil if the function cannot be used on the argument's type.
 func resultType(function string, t *types.Type) *types.Type {
-	number := t == decimalTypeValue || t.Kind() == types.IntKind || t.Kind() == types.DoubleKind || t.Kind() == types.DynKind
+	number := isDecimal(t) || t.Kind() == types.IntKind || t.Kind() == types.DoubleKind || t.Kind() == types.DynKind
 	switch function {
 	case fnCount:
 		if t.Kind() == types.BoolKind {

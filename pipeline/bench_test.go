@@ -39,7 +39,7 @@ func cpuTime(b *testing.B) func() {
 		return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 	}
 	start := used()
-	return func() { b.ReportMetric(float64((used() - start).Nanoseconds())/float64(b.N), "cpu-ns/op") }
+	return func() { b.ReportMetric(float64((used()-start).Nanoseconds())/float64(b.N), "cpu-ns/op") }
 }
 
 // benchValue has 100 bytes, as the records of the comparison with others.

@@ -26,6 +26,11 @@ const (
 // decimalTypeValue is the type of exact decimal numbers in expressions. It is never changed.
 var decimalTypeValue = types.NewOpaqueType("decimal").WithTraits(traits.AdderType | traits.SubtractorType | traits.MultiplierType | traits.NegatorType | traits.ComparerType)
 
+// isDecimal says whether a type is decimal: the type-checker hands out copies.
+func isDecimal(t *types.Type) bool {
+	return t == decimalTypeValue || t.Kind() == types.OpaqueKind && t.TypeName() == decimalTypeValue.TypeName()
+}
+
 // decimal is an exact decimal number as a CEL value.
 type decimal struct {
 	d udecimal.Decimal

@@ -278,7 +278,7 @@ func (c *compiler) explain(message string, sc *scope) (string, []string) {
 		return fmt.Sprintf("undefined field %q", m[1]), nil
 	}
 	if m := celOverload.FindStringSubmatch(message); m != nil {
-		name, of := operatorText(m[1]), strings.NewReplacer("double", "float", "dyn", "any", "google.protobuf.Timestamp", "timestamp", "google.protobuf.Duration", "duration").Replace(m[2])
+		name, of := operatorText(m[1]), strings.NewReplacer("wrapper(string)", "string", "double", "float", "dyn", "any", "google.protobuf.Timestamp", "timestamp", "google.protobuf.Duration", "duration").Replace(m[2])
 		var hints []string
 		switch {
 		case strings.Contains(of, "decimal") && strings.Contains(of, "float"):

@@ -156,7 +156,7 @@ func (d *decoder) decodeIn(b []byte, t *types.Type, depth int) (ref.Val, error) 
 	switch {
 	case b[0] == 'n' && t.Kind() != types.DynKind:
 		return types.NullValue, nil
-	case t == decimalTypeValue:
+	case isDecimal(t):
 		return decodeDecimal(b)
 	}
 	switch t.Kind() {

@@ -86,7 +86,7 @@ func (k recKey) value(t *types.Type, d *decoder) (ref.Val, error) {
 		return types.NullValue, nil
 	}
 	switch {
-	case t == decimalTypeValue:
+	case isDecimal(t):
 		return parseDecimal(string(k.raw))
 	case t.Kind() == types.BytesKind:
 		return types.Bytes(k.raw), nil

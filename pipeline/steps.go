@@ -243,7 +243,7 @@ func (r *planner) wantType(n *yaml.Node, what string, t *types.Type, want ...*ty
 	}
 	words := make([]string, len(want))
 	for i, w := range want {
-		if t == w || t.Kind() == w.Kind() && w.Kind() != types.OpaqueKind {
+		if t.Kind() == w.Kind() && (w.Kind() != types.OpaqueKind || t.TypeName() == w.TypeName()) {
 			return true
 		}
 		words[i] = typeText(w)
@@ -313,7 +313,10 @@ func (r *planner) keyOf(n *yaml.Node, what string, sc *scope) *keyPlan {
 		r.notePositions(e)
 		k.parts = append(k.parts, e)
 		t := keyType(e.typ)
-		if element != nil && element != t {
+		if k.list {
+			t = plainType(e.typ) // in a list, written as JSON, a value keeps its type
+		}
+		if element != nil && element.TypeName() != t.TypeName() {
 			t = types.DynType
 		}
 		element = t
@@ -346,8 +349,8 @@ func plainType(t *types.Type) *types.Type {
 	case types.ListKind:
 		return types.NewListType(plainType(t.Parameters()[0]))
 	}
-	if t == decimalTypeValue {
-		return t
+	if isDecimal(t) {
+		return decimalTypeValue
 	}
 	return types.DynType
 }
