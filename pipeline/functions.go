@@ -306,6 +306,8 @@ func explainSyntax(message string) string {
 	switch {
 	case strings.HasPrefix(message, "mismatched input '<EOF>'"), strings.HasPrefix(message, "no viable alternative at input '<EOF>'"):
 		return "the expression ends too early"
+	case strings.HasPrefix(message, "no viable alternative at input "):
+		return "unexpected " + strings.TrimPrefix(message, "no viable alternative at input ")
 	case strings.HasPrefix(message, "mismatched input "):
 		return "unexpected " + strings.TrimPrefix(message, "mismatched input ")
 	case strings.HasPrefix(message, "extraneous input "):
