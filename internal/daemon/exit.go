@@ -65,11 +65,12 @@ func ExitCode(err error) int {
 		kinds []error
 	}{
 		{ExitNotAllowed, []error{broker.ErrAuthentication, broker.ErrAuthorization}},
+		{ExitTemporary, []error{ErrNotReachable}}, // also of a socket that does not exist
 		{ExitConfig, []error{
 			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrOffsets,
 			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, pipeline.ErrUnset, fs.ErrNotExist,
 		}},
-		{ExitTemporary, []error{broker.ErrUnreachable, txlog.ErrLocked, ErrNotReachable, ErrInUse}},
+		{ExitTemporary, []error{broker.ErrUnreachable, txlog.ErrLocked, ErrInUse}},
 	} {
 		for _, kind := range c.kinds {
 			if errors.Is(err, kind) {

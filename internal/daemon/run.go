@@ -245,7 +245,7 @@ func listen(c RunConfig, log *slog.Logger) ([]net.Listener, error) {
 		return out, nil
 	}
 	l, err := listenAdmin(c)
-	if err != nil && c.Admin == "" {
+	if err != nil && c.Admin == "" && !errors.Is(err, ErrInUse) {
 		// The default place may be too deep for a socket, or be on a file system without them.
 		log.Warn("no admin socket; status needs --addr", "err", err)
 		return out, nil

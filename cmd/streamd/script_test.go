@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/streamd/streamd/internal/embedded"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"streamd": main})
+}
+
+// TestScripts runs the sessions of testdata/script: what a user types, sees and gets as exit code.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		RequireUniqueNames:  true,
+		Setup: func(e *testscript.Env) error {
+			// The user's own settings must not reach a session.
+			e.Vars = slices.DeleteFunc(e.Vars, func(v string) bool { return strings.HasPrefix(v, "STREAMD_") })
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "send": send, "receive": receive, "until": until,
+		},
+	})
+}
+
+// exits CODE PROGRAM ARGS... runs a program that must end with the code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE PROGRAM ARGS...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	err = ts.Exec(args[1], args[2:]...)
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// broker VAR TOPIC... starts a broker for the session and sets VAR to its address. The first topic may
+// be "sasl": then it knows the user "ann" with the password "right", by PLAIN.
+func broker(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 {
+		ts.Fatalf("usage: broker VAR [sasl] TOPIC...")
+	}
+	if len(args) > 1 && args[1] == "sasl" {
+		c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "ann", "right"), kfake.SeedTopics(2, args[2:]...))
+		ts.Check(err)
+		// This broker hangs up on a wrong password. A real one says what is wrong.
+		c.ControlKey(int16(kmsg.SASLAuthenticate), func(r kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			req := r.(*kmsg.SASLAuthenticateRequest)
+			if strings.HasSuffix(string(req.SASLAuthBytes), "\x00right") {
+				return nil, nil, false
+			}
+			resp := req.ResponseKind().(*kmsg.SASLAuthenticateResponse)
+			resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
+			return resp, nil, true
+		})
+		ts.Defer(c.Close)
+		ts.Setenv(args[0], c.ListenAddrs()[0])
+		return
+	}
+	c := embedded.Config{}
+	for _, name := range args[1:] {
+		c.Topics = append(c.Topics, embedded.Topic{Name: name, Partitions: 2})
+	}
+	b, err := embedded.Start(c)
+	ts.Check(err)
+	ts.Defer(b.Close)
+	ts.Setenv(args[0], b.Address())
+}
+
+// closedport VAR sets VAR to an address that nobody listens on, and VAR_PORT to its port.
+func closedPort(ts *testscript.TestScript, _ bool, args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	ts.Check(err)
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	ts.Check(err)
+	ts.Setenv(args[0], l.Addr().String())
+	ts.Setenv(args[0]+"_PORT", port)
+	ts.Check(l.Close())
+}
+
+// listening ADDRESS waits until somebody listens there.
+func listening(ts *testscript.TestScript, _ bool, args []string) {
+	var err error
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var c net.Conn
+		if c, err = net.Dial("tcp", args[0]); err == nil {
+			ts.Check(c.Close())
+			return
+		}
+	}
+	ts.Fatalf("nobody listens: %v", err)
+}
+
+// send ADDRESS TOPIC FILE sends each line of a file as a record, the text before the first tab as its key.
+func send(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := kgo.NewClient(kgo.SeedBrokers(args[0]), kgo.DefaultProduceTopic(args[1]))
+	ts.Check(err)
+	defer c.Close()
+	for line := range strings.Lines(ts.ReadFile(args[2])) {
+		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		ts.Check(c.ProduceSync(ctx, &kgo.Record{Key: []byte(key), Value: []byte(value)}).FirstErr())
+	}
+}
+
+// receive ADDRESS TOPIC FILE reads, read_committed, as many records as the file has lines, and
+// compares the values in the order of their text. A second more brings a record too many to light.
+func receive(ts *testscript.TestScript, _ bool, args []string) {
+	c, err := kgo.NewClient(kgo.SeedBrokers(args[0]), kgo.ConsumeTopics(args[1]), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	ts.Check(err)
+	defer c.Close()
+	var want, got []string
+	for line := range strings.Lines(ts.ReadFile(args[2])) {
+		want = append(want, strings.TrimSuffix(line, "\n"))
+	}
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
+		wait := 20 * time.Second
+		if len(got) >= len(want) {
+			wait = time.Second
+		}
+		f := pollFor(ts, c, wait)
+		if f.NumRecords() == 0 && len(got) >= len(want) {
+			break
+		}
+		f.EachRecord(func(r *kgo.Record) { got = append(got, string(r.Value)) })
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		ts.Fatalf("topic %s holds\n%s\nwant\n%s", args[1], strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// until COMMAND... runs a program again and again until it succeeds, for 20 s at most.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	var err error
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err = ts.Exec(args[0], args[1:]...); (err == nil) != neg {
+			return
+		}
+	}
+	ts.Fatalf("%v: still %v", args, err)
+}
+
+func pollFor(ts *testscript.TestScript, c *kgo.Client, wait time.Duration) kgo.Fetches {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	return c.PollFetches(ctx)
+}
