@@ -144,7 +144,8 @@ func Markdown() string {
 		"For each dedup operator, with everything summed over its labels and over all instances:\n\n" +
 		"- `records_in = checked + missing_ids`\n" +
 		"- `checked = duplicates + records_out + dropped{reason=\"late\"} + errors{stage=\"id\"}` of conflicts and of records that came too late\n" +
-		"- `bloom_lookups = checked - duplicates{seen=\"open_transaction\"}`\n" +
-		"- `bloom_lookups{result=\"true_positive\"} = duplicates{seen=\"committed\"}`\n")
+		"- `bloom_lookups <= checked - duplicates{seen=\"open_transaction\"}`: the open generation is an exact set, and what\n" +
+		"  it knows asks no filter; without a sealed generation nothing does\n" +
+		"- `bloom_lookups{result=\"true_positive\"} <= duplicates{seen=\"committed\"}`\n")
 	return b.String()
 }
