@@ -177,6 +177,20 @@ func (r *Reader) AwaitEnd(ctx context.Context) error {
 	})
 }
 
+// AwaitCount waits until seen, which is asked while the reader adds nothing, has reached want.
+func (r *Reader) AwaitCount(ctx context.Context, seen func() int64, want int64) error {
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	return poll(ctx, func() (string, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if n := seen(); n < want {
+			return fmt.Sprintf("%d of %d records in %s", n, want, r.topic), r.err
+		}
+		return "", r.err
+	})
+}
+
 // Locked calls fn while the reader adds nothing.
 func (r *Reader) Locked(fn func()) {
 	r.mu.Lock()

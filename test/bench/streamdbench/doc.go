@@ -11,6 +11,7 @@
 //	commit.interval.ms  the longest transaction
 //	expected.ids        distinct IDs per partition within the hour
 //	cpuprofile          file for a CPU profile
+//	heapprofile         file for a heap profile, written at each SIGUSR1
 //	log                 debug, info, warn or error: log to standard error (default: warn)
 //
 // Settings of the peer that mean nothing here (profile, leave) are taken and ignored.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -60,7 +61,33 @@ func run(ctx context.Context, args []string, m *marks) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go m.announce(ctx, app)
-	return app.Run(ctx)
+	if file := flags["conf.heapprofile"]; file != "" {
+		go heapOnSignal(ctx, file)
+	}
+	err = app.Run(ctx)
+	m.print(fmt.Sprintf("closed cpuTicks=%d", cpuTicks()))
+	return err
+}
+
+// heapOnSignal writes a heap profile at each SIGUSR1.
+func heapOnSignal(ctx context.Context, file string) {
+	usr1 := make(chan os.Signal, 1)
+	signal.Notify(usr1, syscall.SIGUSR1)
+	defer signal.Stop(usr1)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-usr1:
+		}
+		f, err := os.Create(filepath.Clean(file))
+		if err == nil {
+			err = errors.Join(pprof.Lookup("heap").WriteTo(f, 0), f.Close())
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "streamdbench: heap profile:", err)
+		}
+	}
 }
 
 // parse takes --name=value arguments; the last one of a name counts.
