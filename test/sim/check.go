@@ -81,11 +81,15 @@ func (w *world) allRun() bool {
 	return running == len(w.topo.Subtopologies())*w.partitions
 }
 
-// between says whether every process waits for input: none is in the middle of a commit.
+// between says whether every process waits for input: none is in the middle of a commit, nor waits for an
+// answer to one.
 func (w *world) between() bool {
 	for _, o := range w.owners {
 		if o.resume == nil {
 			continue
+		}
+		if !o.stepped {
+			return false
 		}
 		switch o.where {
 		case "step", string(simbroker.Sleep), string(simbroker.Fetch):

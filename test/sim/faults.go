@@ -163,16 +163,16 @@ func events() []event {
 		{"scale in", 1, func(w *world) { w.leave(w.owners[w.rng.IntN(len(w.owners))]) }},
 		{"leader", 1, func(w *world) { w.b.ElectLeader(w.anyPartition()) }},
 		{"slow markers", 2, func(w *world) { w.slowMarker = 1 + w.rng.IntN(3) }},
-		{"hand-over", 2, func(w *world) { // with markers that are late for the new owner
-			w.slowMarker = 2 + w.rng.IntN(4)
-			w.group.pending = true
+		{"hand-over", 4, func(w *world) { // of everything, with markers that are late for the new owner
+			w.slowMarker = 2 + w.rng.IntN(6)
+			w.group.pending, w.group.moveAll = true, true
 		}},
 		{"compaction", 1, func(w *world) {
 			for _, tp := range w.changelogs() {
 				w.b.Compact(tp)
 			}
 		}},
-		{"long night", 1, func(w *world) { w.night() }},
+		{"long night", 2, func(w *world) { w.night() }},
 		{"disk full", 1, func(w *world) { w.owners[w.rng.IntN(len(w.owners))].disk.full = 1 + w.rng.IntN(3) }},
 	}
 }
@@ -183,6 +183,11 @@ func (w *world) night() {
 	for _, o := range w.owners {
 		o.kill()
 		o.restart = later(o.restart, w.now().Add(30*time.Hour))
+	}
+	for _, o := range w.owners {
+		if w.rng.IntN(2) == 0 { // put back to an older snapshot meanwhile
+			o.disk.rollback(w.rng.IntN(40))
+		}
 	}
 	w.b.Advance(30 * time.Hour)
 	w.load.noLate = true // the tasks' stream time is that of yesterday until their first commit
@@ -214,7 +219,8 @@ func (w *world) diskFate(o *owner) {
 
 // markerDelay is the broker's hook: how long a marker takes to a partition.
 func (w *world) markerDelay(tp record.TopicPartition, _ string) time.Duration {
-	if w.slowMarker > 0 && w.rng.IntN(3) == 0 {
+	// The offsets are one partition among many, and matter as much as all others together.
+	if w.slowMarker > 0 && (w.rng.IntN(3) == 0 || tp == simbroker.OffsetsPartition() && w.rng.IntN(2) == 0) {
 		// One partition of one transaction learns of the decision much later than the others.
 		w.slowMarker--
 		w.hit("slow marker")

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/streamd/streamd/internal/simbroker"
@@ -25,6 +26,7 @@ type membership struct {
 	sets [][]string
 
 	pending  bool // the membership changed: a new plan is needed
+	moveAll  bool // nobody keeps what it has, if there are others
 	revoking map[*owner]bool
 	plan     map[string][]record.TopicPartition
 	deadline time.Time
@@ -112,6 +114,7 @@ func (m *membership) begin(now time.Time) {
 		return
 	}
 	m.plan = m.newPlan(instances)
+	m.moveAll = false
 	m.revoking = map[*owner]bool{}
 	m.deadline = now.Add(rebalanceTimeout)
 	for _, o := range m.w.owners {
@@ -136,7 +139,10 @@ func (m *membership) newPlan(instances []string) map[string][]record.TopicPartit
 	for _, set := range m.sets {
 		for p := range record.Partition(m.w.partitions) {
 			in, ok := before[record.TopicPartition{Topic: set[0], Partition: p}]
-			if !ok || m.rng.IntN(3) == 0 {
+			switch {
+			case m.moveAll && ok:
+				in = instances[(slices.Index(instances, in)+1)%len(instances)]
+			case !ok || m.rng.IntN(3) == 0:
 				in = instances[m.rng.IntN(len(instances))]
 			}
 			for _, topic := range set {

@@ -29,7 +29,9 @@ type owner struct {
 	dying   bool
 	stepper *processor.Stepper
 	joined  bool   // it has told the group of itself
+	heard   int32  // the newest generation that it knows
 	where   string // its last stop
+	stepped bool   // a step of its worker has ended since the world is calm
 
 	wake    time.Time // it waits until then by itself
 	paused  time.Time // it is stopped from outside until then
@@ -54,7 +56,7 @@ type notice struct {
 func (o *owner) start() {
 	o.life++
 	o.dying, o.stepper, o.joined, o.revoke, o.news = false, nil, false, nil, nil
-	o.wake, o.paused = time.Time{}, time.Time{}
+	o.wake, o.paused, o.heard = time.Time{}, time.Time{}, -1
 	life := o.life
 	o.resume, o.end = iter.Pull(func(yield func(string) bool) {
 		defer o.over(life)
@@ -161,6 +163,7 @@ func (o *owner) deliver(now time.Time) {
 			o.joined = false
 			o.w.group.join(o) // back again, as a new member
 		default:
+			o.heard = n.meta.Generation
 			o.stepper.Assigned(n.meta, n.owned)
 		}
 		if now.Before(o.wake) {
@@ -170,7 +173,15 @@ func (o *owner) deliver(now time.Time) {
 }
 
 // mayExit says whether a process may end with this error; it is started again.
-func (w *world) mayExit(err error) bool {
-	// A late InitProducerId of the process itself looks like another owner's (crash table, row 22).
-	return errors.Is(err, broker.ErrFenced) && w.heldInit || errors.Is(err, broker.ErrUnreachable)
+func (w *world) mayExit(o *owner, err error) bool {
+	switch {
+	case errors.Is(err, broker.ErrFenced):
+		// A late InitProducerId of the process itself looks like another owner's (crash table, row 22).
+		return w.heldInit
+	case errors.Is(err, processor.ErrOffsets):
+		// A zombie that was stopped in the middle of a restore reads what its successor wrote after it had
+		// asked for the end of the input. It has lost its tasks and does not know it yet.
+		return o.heard != w.group.g.Meta(o.instance).Generation
+	}
+	return errors.Is(err, broker.ErrUnreachable)
 }

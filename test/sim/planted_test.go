@@ -58,11 +58,6 @@ func bugs() []bug {
 		{"the target written as the position", []change{{restore, "\t\tw.point(\"restore.batch\")\n", "\t\tfor i := range step.Position.Changelogs {\n\t\t\tstep.Position.Changelogs[i].Next = r.restore.ends[step.Position.Changelogs[i].TopicPartition]\n\t\t}\n\t\tw.point(\"restore.batch\")\n"}}},
 		{"the overlay survives an abort", []change{{task, "\tfor _, s := range t.stores {\n\t\ts.abort()\n\t}\n", ""}}},
 		{"the commit record does not come last", []change{{task, "\tto(t.cfg.idLog, k, v) // the last record of the task's transaction\n", "\tto(t.cfg.idLog, k, v)\n\tlast := len(txn.Changelog) - 1\n\ttxn.Changelog = append([]broker.Output{txn.Changelog[last]}, txn.Changelog[:last]...)\n"}}},
-		{"the high watermark is asked for before the offsets", []change{
-			{restore, "\tcommitted, err := w.cluster.CommittedOffsets(ctx, w.group(), r.inputs)\n\tif err != nil {\n\t\treturn err\n\t}\n", ""},
-			{restore, "\tif rs.starts, err = w.cluster.StartOffsets(ctx, tps); err != nil {\n\t\treturn err\n\t}\n", "\tif rs.starts, err = w.cluster.StartOffsets(ctx, tps); err != nil {\n\t\treturn err\n\t}\n\tcommitted, err := w.cluster.CommittedOffsets(ctx, w.group(), r.inputs)\n\tif err != nil {\n\t\treturn err\n\t}\n"},
-			{restore, "func (w *worker) askBrokers(ctx context.Context, r *taskRun) error {", "func (w *worker) askBrokers(ctx context.Context, r *taskRun) (err error) {"},
-		}},
 	}
 }
 

@@ -164,6 +164,9 @@ func (w *world) run() {
 			w.calm = time.Time{}
 		} else if w.calm.IsZero() {
 			w.calm = now
+			for _, o := range w.owners {
+				o.stepped = false
+			}
 		} else if now.Sub(w.calm) > calmFor && w.between() {
 			break
 		}
@@ -212,6 +215,7 @@ func (w *world) step(o *owner) {
 	}
 	where, alive := o.resume()
 	o.where = where
+	o.stepped = o.stepped || where == "step"
 	w.event(o.instance, where)
 	if alive && w.conf.Trace {
 		w.trace = append(w.trace, fmt.Sprintf("%8.3f %6d %s %s", w.now().Sub(epoch).Seconds(), w.steps, o.instance, where))
@@ -292,7 +296,7 @@ func (w *world) died(o *owner) {
 func (w *world) exited(o *owner, err error) {
 	w.note("%s ends: %v", o.instance, err)
 	w.hit("exit")
-	if !w.mayExit(err) {
+	if !w.mayExit(o, err) {
 		w.fail("%s ended with: %v", o.instance, err)
 	}
 }
