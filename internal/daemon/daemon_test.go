@@ -134,7 +134,7 @@ func TestFind(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for path, text := range map[string]string{
 		"a.yaml": "steps:\n", "b.yml": "version: 1\nsources: {}\n", "other.yaml": "kind: Pod\n", "notes.txt": "steps:\n",
-		"sub/c.yaml": "steps:\n", ".hidden/d.yaml": "steps:\n", "empty/x.txt": "",
+		"sub/c.yaml": "steps:\n", ".hidden/d.yaml": "steps:\n", "sub/testdata/e.yaml": "steps:\n", "_old/f.yaml": "steps:\n", "empty/x.txt": "",
 	} {
 		write(t, path, text)
 	}

@@ -123,7 +123,7 @@ func fingerprint(path string) string {
 }
 
 // Find lists the pipeline files that arguments name: a file, the files of a directory, or with
-// "DIR/..." all below it. In a directory only YAML files that look like a pipeline count.
+// "DIR/..." all below it, without testdata and what begins with "." or "_". In a directory only YAML files that look like a pipeline count.
 func Find(args []string) ([]string, error) {
 	var out []string
 	for _, a := range args {
@@ -161,8 +161,9 @@ func findIn(dir string, below bool) ([]string, error) {
 			return err
 		}
 		if d.IsDir() {
-			hidden := strings.HasPrefix(d.Name(), ".") && path != dir
-			if hidden || !below && path != dir {
+			// What the go command passes over, too: data for tests is often broken on purpose.
+			hidden := strings.HasPrefix(d.Name(), ".") || strings.HasPrefix(d.Name(), "_") || d.Name() == "testdata"
+			if path != dir && (hidden || !below) {
 				return filepath.SkipDir
 			}
 			return nil

@@ -98,7 +98,6 @@ func Catalogue() []Def {
 		{Name: "streamd_last_commit_timestamp_seconds", Type: Gauge, Help: "Unix time of the last committed transaction that covered a record, 0 before the first."},
 		// State.
 		{Name: "streamd_store_size_bytes", Type: Gauge, Help: "Bytes on disk held by the local store, by part.", Labels: []string{"store", "part"}},
-		{Name: "streamd_store_apply_duration_seconds", Type: Histogram, Help: "Time to apply one committed batch to the local store.", Labels: []string{"store"}, Buckets: commitBuckets()},
 		{Name: "streamd_changelog_written_records_total", Type: Counter, Help: "Records written to changelog topics in committed transactions.", Labels: []string{"store"}},
 		{Name: "streamd_changelog_written_bytes_total", Type: Counter, Help: "Bytes written to changelog topics in committed transactions.", Labels: []string{"store"}},
 		{Name: "streamd_restored_records_total", Type: Counter, Help: "Changelog records read back into local stores.", Labels: []string{"store"}},

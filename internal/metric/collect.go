@@ -231,7 +231,8 @@ func startCounters(kind string) []string {
 		stages = []string{"id"}
 	}
 	for _, stage := range stages {
-		for _, action := range []string{"stop", "dead_letter", "skip"} {
+		// Not stop: it ends the process, and what is not committed is not counted.
+		for _, action := range []string{"dead_letter", "skip"} {
 			kinds = append(kinds, ErrorCounter(stage, action))
 		}
 	}

@@ -48,7 +48,6 @@ func touch(s *Set) {
 	for _, p := range []Phase{PhaseFlush, PhaseOffsets, PhaseEndTxn, PhaseApply} {
 		s.CommitPhase(p, 5*time.Millisecond)
 	}
-	s.Apply("totals", time.Millisecond)
 	s.Latency(-time.Second)
 	s.Rebalanced(2 * time.Second)
 	s.Restored("totals", "tail", time.Second)
@@ -170,7 +169,7 @@ func TestValues(t *testing.T) {
 		{"streamd_consumer_lag_max_records", []string{"topic", "bills"}, 7},
 		{"streamd_operator_records_in_total", []string{"operator", "unique"}, 10},
 		{"streamd_operator_errors_total", []string{"operator", "bills", "stage", "decode", "action", "dead_letter"}, 1},
-		{"streamd_operator_errors_total", []string{"operator", "bills", "stage", "decode", "action", "stop"}, 0},
+		{"streamd_operator_errors_total", []string{"operator", "bills", "stage", "decode", "action", "skip"}, 0},
 		{"streamd_dead_letter_records_total", []string{"operator", "bills", "stage", "decode"}, 1},
 		{"streamd_dead_letter_records_total", []string{"operator", "totals", "stage", "process"}, 0},
 		{"streamd_dedup_duplicates_total", []string{"operator", "unique", "seen", "committed"}, 2},

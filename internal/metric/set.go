@@ -64,7 +64,6 @@ type Set struct {
 	latency   prometheus.Histogram
 	records   prometheus.Histogram
 	commit    *prometheus.HistogramVec
-	apply     *prometheus.HistogramVec
 	restore   *prometheus.HistogramVec
 	lookup    *prometheus.HistogramVec
 	age       *prometheus.HistogramVec
@@ -104,7 +103,6 @@ func New(r prometheus.Registerer, pipeline string) (*Set, error) {
 	s.latency = histograms["streamd_record_latency_seconds"].WithLabelValues().(prometheus.Histogram)
 	s.records = histograms["streamd_transaction_records"].WithLabelValues().(prometheus.Histogram)
 	s.commit = histograms["streamd_transaction_commit_duration_seconds"]
-	s.apply = histograms["streamd_store_apply_duration_seconds"]
 	s.restore = histograms["streamd_restore_duration_seconds"]
 	s.lookup = histograms["streamd_dedup_lookup_duration_seconds"]
 	s.age = histograms["streamd_dedup_duplicate_age_seconds"]
@@ -193,11 +191,6 @@ func (s *Set) Aborted(reason AbortReason) {
 
 // CommitPhase observes how long one phase of a commit took.
 func (s *Set) CommitPhase(p Phase, d time.Duration) { s.phases[p].Observe(d.Seconds()) }
-
-// Apply observes how long a committed batch took to reach the local store.
-func (s *Set) Apply(store string, d time.Duration) {
-	s.apply.WithLabelValues(store).Observe(d.Seconds())
-}
 
 // Latency observes the time from a record's timestamp to the commit. Meant for one record in some: the
 // caller samples. A timestamp from the future counts as 0.

@@ -76,7 +76,7 @@ type Store struct {
 }
 
 // ErrorCounter names the counter of an operator's failed records by stage (decode, id, process, encode,
-// produce) and action (stop, dead_letter, skip). Names are stored in commit records: never change them.
+// produce) and action (dead_letter, skip). Names are stored in commit records: never change them.
 func ErrorCounter(stage, action string) string { return errorPrefix + stage + "/" + action }
 
 const errorPrefix = "errors/"
