@@ -419,14 +419,7 @@ func (l *Log) Flatten() error {
 			return err
 		}
 	}
-	if err := l.kv.gate.enter(); err != nil {
-		return err
-	}
-	defer l.kv.gate.exit()
-	if err := l.kv.db.Flatten(1); err != nil {
-		return fmt.Errorf("txlog: flatten: %w", err)
-	}
-	return nil
+	return l.kv.flatten()
 }
 
 // Close waits for running calls, writes everything to tables and notes that the stop was clean.

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -58,6 +59,8 @@ type kv struct {
 	floorSet           uint64 // given by the user, 0: computed
 	floor              atomic.Uint64
 
+	deleted atomic.Int64 // keys, since the last flatten
+
 	// mu guards version and failed. It is held over a whole commit: the order of the versions must
 	// be their order in the write-ahead log, without a gap, since that is checked at the next start.
 	mu      sync.Mutex
@@ -101,6 +104,8 @@ func openKV(dir string, o Options, memTableBytes int64, log *slog.Logger) (*kv, 
 		version: db.MaxVersion(),
 	}
 	s.gate.idle = make(chan struct{}, 1)
+	// As after each commit: until it is told, Badger keeps every version and whatever was deleted.
+	db.SetDiscardTs(s.version)
 	s.setFloor()
 	if _, err := s.mark.advance(); err != nil {
 		return nil, errors.Join(err, s.close())
@@ -128,7 +133,7 @@ func (s *kv) commit(writes []write) error {
 		return err
 	}
 	defer s.gate.exit()
-	if writes[len(writes)-1].key[0] != kindPosition {
+	if last := writes[len(writes)-1].key[0]; last != kindPosition && last != kindVersion {
 		// A position record is only ever replaced by a newer one, but other keys can be deleted and
 		// vanish in a compaction; then the newest version would not be known at the next start.
 		writes = append(writes, write{[]byte{kindVersion}, []byte{1}})
@@ -218,6 +223,81 @@ func (s *kv) get(key []byte) ([]byte, error) {
 		value = []byte{} // present and empty
 	}
 	return value, nil
+}
+
+// flatten compacts the store into one level. Badger has no call that writes the memtable to a table,
+// and as long as deletions stand in the memtable, what they delete stays on the disk: so it is
+// filled up, and its table waited for.
+func (s *kv) flatten() error {
+	if err := s.gate.enter(); err != nil {
+		return err
+	}
+	defer s.gate.exit()
+	if deleted := s.deleted.Load(); deleted > 0 {
+		if err := s.turnMemTable(); err != nil {
+			return err
+		}
+		s.deleted.Add(-deleted)
+	}
+	if err := s.db.Flatten(1); err != nil {
+		return fmt.Errorf("txlog: flatten: %w", err)
+	}
+	return nil
+}
+
+// turnMemTable makes Badger begin a new memtable and write the old one to a table.
+func (s *kv) turnMemTable() error {
+	store := s.db.Opts().Dir
+	oldest, newest, err := logNumbers(store)
+	if err != nil {
+		return err
+	}
+	turned := newest
+	for range s.memTableBytes/maxBlockBytes + 2 {
+		if _, newest, err = logNumbers(store); err != nil || newest != turned {
+			break
+		}
+		if err = s.commit([]write{{[]byte{kindVersion}, make([]byte, maxBlockBytes)}}); err != nil {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.commit([]write{{[]byte{kindVersion}, []byte{1}}}); err != nil {
+		return err
+	}
+	// Syncing the directory takes its time, which is all that is wanted of it. An iteration somewhere
+	// may keep the old log alive for longer; then its table is left to the next flatten.
+	const patience = 2000
+	for range patience {
+		if oldest, _, err = logNumbers(store); err != nil || oldest > turned {
+			return err
+		}
+		if err := syncDir(store); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// logNumbers returns the lowest and the highest number of a memtable's log.
+func logNumbers(store string) (oldest, newest uint64, err error) {
+	entries, err := os.ReadDir(store)
+	if err != nil {
+		return 0, 0, fmt.Errorf("txlog: %w", err)
+	}
+	for _, e := range entries {
+		n, err := strconv.ParseUint(strings.TrimSuffix(e.Name(), ".mem"), 10, 64)
+		if err != nil {
+			continue
+		}
+		if oldest == 0 || n < oldest {
+			oldest = n
+		}
+		newest = max(newest, n)
+	}
+	return oldest, newest, nil
 }
 
 // entry is what an iteration is at. Key and value are valid until the next step.

@@ -128,6 +128,7 @@ func (l *Log) sweep(w *waste, limit int) error {
 	if err := l.kv.commit(writes); err != nil {
 		return fmt.Errorf("txlog: sweep: %w", err)
 	}
+	l.kv.deleted.Add(int64(len(writes)))
 	l.trash.mu.Lock()
 	w.prefixes, w.next = prefixes, next
 	l.trash.mu.Unlock()

@@ -460,3 +460,43 @@ func TestResetAndForget(t *testing.T) {
 		t.Errorf("forgotten task is back: %q", l.Tasks())
 	}
 }
+
+// Dropped generations leave the disk at Flatten, also when they were swept in an earlier session or
+// stand in the memtable only.
+func TestFlattenFreesSpace(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		l := openTest(t, testOptions(t.TempDir()))
+		task := mustTask(t, l, "t")
+		for gen := range uint64(3) {
+			for i := range 200 {
+				must(t, task.Apply(&record.Batch{
+					Blocks:   []record.OperatorBlock{block("d", gen, 1, hashes(nil, i*5000, 5000))},
+					Position: position(gen*200 + uint64(i) + 1),
+				}))
+			}
+		}
+		// Into the last level, where only a compaction frees them.
+		waitFor(t, "the first tables", func() bool { z, err := l.Sizes(); return err == nil && z.TableFiles > 4 })
+		must(t, l.Flatten())
+		full, err := l.Sizes()
+		must(t, err)
+		must(t, task.Operator("d").Drop(0))
+		must(t, task.Operator("d").Drop(1))
+		for left := true; left; {
+			left, err = l.Sweep(sweepAll)
+			must(t, err)
+		}
+		if restart {
+			l = reopen(t, l)
+			task = mustTask(t, l, "t")
+		}
+		must(t, l.Flatten())
+		after, err := l.Sizes()
+		must(t, err)
+		if full.Total < 40<<20 || after.Total > 24<<20 {
+			t.Errorf("restart %v: %d MB before the drop, %d MB after it; 16 MB are alive", restart, full.Total>>20, after.Total>>20)
+		}
+		must(t, task.Check())
+		must(t, l.Close())
+	}
+}
