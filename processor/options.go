@@ -91,7 +91,7 @@ func defaults() config {
 		interval:   100 * time.Millisecond,
 		floor:      10 * time.Millisecond,
 		maxRecords: 50_000,
-		maxBytes:   16 << 20,
+		maxBytes:   4 << 20,
 		txnTimeout: 10 * time.Second,
 		policy:     topology.PolicyStop,
 		startup:    60 * time.Second,
@@ -139,7 +139,7 @@ func WithCommitInterval(d time.Duration) Option {
 }
 
 // WithTransactionLimits bounds one transaction: input records (default 50,000), bytes of input and
-// output together (default 16 MiB), and the time after which the broker aborts it (default 10 s, range
+// output together (default 4 MiB), and the time after which the broker aborts it (default 10 s, range
 // 1 s to the broker's transaction.max.timeout.ms). A zero leaves the default.
 func WithTransactionLimits(records, bytes int, timeout time.Duration) Option {
 	return optionFunc(func(c *config) {

@@ -201,3 +201,30 @@ func TestStreamTimeIsEventTime(t *testing.T) {
 		t.Errorf("echo: %v", got)
 	}
 }
+
+// TestTooLateDoesNotDependOnCommits: a record is too late by the stream time at its turn, wherever the
+// transactions are cut.
+func TestTooLateDoesNotDependOnCommits(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		b := topology.New("app")
+		in := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"),
+			topology.Timestamp(func(r record.Record[string, int64]) (time.Time, error) { return start.Add(time.Duration(r.Value)), nil }))
+		topology.To(topology.Dedup(in, "unique", topology.Retention(time.Hour), topology.OnTooLate(topology.Drop)), "echo", serde.String(), serde.Int64())
+		topo, err := b.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, topo)
+		s := w.live()
+		w.send(0, "k", "a", -int64(3*time.Hour))
+		if cut {
+			w.settle(s)
+		}
+		w.send(0, "k", "b", 0)
+		w.send(0, "k", "c", -int64(2*time.Hour))
+		w.settle(s)
+		if got := w.read("echo"); len(got) != 2 {
+			t.Errorf("cut %v: %d records passed, want 2: %v", cut, len(got), got)
+		}
+	}
+}

@@ -147,11 +147,22 @@ func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitP
 		t.inputs = append(t.inputs, in)
 	}
 	t.restorePositions()
+	t.advanceIDs()
 	var err error
 	if t.chain, err = cfg.sub.NewChain(t); err != nil {
 		return nil, fmt.Errorf("processor: task %s: %w", name, err)
 	}
 	return t, nil
+}
+
+// advanceIDs tells the ID logs the stream time, by which they judge what is too late.
+func (t *Task) advanceIDs() {
+	if t.streamTime.IsZero() {
+		return
+	}
+	for _, l := range t.ids {
+		l.index.Advance(t.streamTime)
+	}
 }
 
 // restorePositions puts the inputs to the committed positions and empties their queues.
@@ -247,6 +258,7 @@ func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
 	}
 	if at.After(t.streamTime) {
 		t.streamTime = at
+		t.advanceIDs()
 	}
 	t.current = record.Position{TopicPartition: in.tp, Offset: r.Offset}
 	mark, markBytes := len(t.out), t.outBytes
@@ -377,6 +389,7 @@ func (t *Task) Abort() {
 	for _, l := range t.ids {
 		l.abort()
 	}
+	t.advanceIDs()
 	for _, s := range t.stores {
 		s.abort()
 	}

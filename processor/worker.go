@@ -14,8 +14,10 @@ import (
 
 // Limits of one step of a worker.
 const (
+	fetchBytes    = 512 << 10              // of one fetch and partition
+	fetchBuffer   = 4                      // fetched batches that wait while a commit is under way
 	quantum       = 512                    // records of one task before the next one's turn
-	queueHigh     = 16_384                 // queued records of a task at which its partitions are paused
+	queueHigh     = 8_192                  // queued records of a task at which its partitions are paused
 	queueLow      = queueHigh / 2          // and at which they are read again
 	idleWait      = 100 * time.Millisecond // longest wait for input
 	skipAge       = time.Second            // a position that moved over markers only is committed after this
@@ -67,7 +69,7 @@ type command struct {
 func newWorker(e *engine, id int, transactionalID string) *worker {
 	return &worker{
 		engine: e, id: id,
-		reader: e.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted}),
+		reader: e.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted, MaxBytes: fetchBytes, Buffer: fetchBuffer}),
 		producer: e.cluster.NewProducer(broker.ProducerConfig{
 			TransactionalID: transactionalID, TransactionTimeout: e.cfg.txnTimeout,
 		}),
