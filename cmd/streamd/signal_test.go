@@ -105,7 +105,7 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 }
 
 // running starts a broker and a pipeline on it, with records coming in.
-func running(t *testing.T) (*embedded.Broker, *process, *daemon.Client) {
+func running(t *testing.T, flags ...string) (*embedded.Broker, *process, *daemon.Client) {
 	t.Helper()
 	b, err := embedded.Start(embedded.Config{Topics: []embedded.Topic{{Name: "in", Partitions: 2}, {Name: "out", Partitions: 2}}})
 	if err != nil {
@@ -118,7 +118,7 @@ func running(t *testing.T) (*embedded.Broker, *process, *daemon.Client) {
 		t.Fatal(err)
 	}
 	socket := "unix:" + filepath.Join(dir, "s")
-	p := start(t, "run", file, "-b", b.Address(), "--data-dir", dir, "--http", "off", "--admin", socket, "--log-format", "text")
+	p := start(t, append([]string{"run", file, "-b", b.Address(), "--data-dir", dir, "--http", "off", "--admin", socket, "--log-format", "text"}, flags...)...)
 	c, err := daemon.NewClient(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -173,6 +173,37 @@ func TestTheSecondSIGTERMEndsAtOnce(t *testing.T) {
 	}
 	if code := p.ends(t, 2*time.Second); code != daemon.ExitInterrupted {
 		t.Errorf("exit code %d, want 130:\n%s", code, p.out)
+	}
+}
+
+// Nor does it wait longer than it may.
+func TestAShutdownThatTakesTooLong(t *testing.T) {
+	b, p, _ := running(t, "--shutdown-timeout", "1s")
+	b.Close()
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.ends(t, 5*time.Second); code != daemon.ExitFailed || !strings.Contains(p.out.String(), "within the shutdown timeout") {
+		t.Errorf("exit code %d, want 1:\n%s", code, p.out)
+	}
+}
+
+// Profiles are for the user of the process alone: on its socket, not on its address.
+func TestProfilesAreOnTheSocketOnly(t *testing.T) {
+	_, p, c := running(t, "--http", "127.0.0.1:0")
+	if text, err := c.Read(t.Context(), "/debug/pprof/goroutine?debug=1"); err != nil || !strings.Contains(string(text), "goroutine profile") {
+		t.Errorf("on the socket: %v", err)
+	}
+	_, rest, _ := strings.Cut(p.out.String(), "page=")
+	public, err := daemon.NewClient(strings.Fields(rest)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := public.Read(t.Context(), "/livez"); err != nil {
+		t.Error(err)
+	}
+	if _, err := public.Read(t.Context(), "/debug/pprof/"); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("on the address: %v", err)
 	}
 }
 

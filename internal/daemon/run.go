@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/pprof"
 	"os"
 	"path/filepath"
 	"sync"
@@ -85,8 +87,12 @@ func Run(ctx context.Context, c RunConfig) error {
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	var serving sync.WaitGroup
 	for _, l := range listeners {
+		h := handler
+		if l.Addr().Network() == "unix" {
+			h = withProfiles(handler)
+		}
 		serving.Go(func() {
-			if err := web.Serve(serveCtx, l, handler, log); err != nil {
+			if err := web.Serve(serveCtx, l, h, log); err != nil {
 				log.Error("HTTP ended; the pipelines go on", "err", err)
 			}
 		})
@@ -225,6 +231,19 @@ func runAll(ctx context.Context, c RunConfig, members []member, log *slog.Logger
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// withProfiles adds Go's profiles, which tell more of a process than everyone should see: for the
+// admin socket, which only its user can open.
+func withProfiles(next http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", next)
+	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
+	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	return mux
 }
 
 // listen opens the HTTP address and the admin socket.
