@@ -84,6 +84,7 @@ func Run(conf Config) Result {
 		return Result{Errors: []string{"the workload's topology is wrong"}}
 	}
 	w.run()
+	w.close()
 	return Result{Errors: w.errors, Trace: w.trace, Hash: w.hash, Hits: w.hits, Steps: w.steps, Requests: w.b.Calls()}
 }
 
@@ -198,6 +199,10 @@ func (w *world) run() {
 	if len(w.errors) == 0 {
 		w.check()
 	}
+}
+
+// close ends all processes.
+func (w *world) close() {
 	for _, o := range w.owners {
 		o.wanted = false
 		o.kill()
