@@ -108,12 +108,11 @@ func (c *Cluster) dial(ctx context.Context, addr string) (*conn, error) {
 // connectError tells refused credentials and certificates, which no retry heals, from a broker that is down.
 func connectError(addr string, err error) error {
 	kind := broker.ErrUnreachable
-	var code sarama.KError
-	var kerr sarama.KError
-	if errors.As(err, &kerr) {
-		if k, _ := classify(reqConnect, kerr); errors.Is(k, broker.ErrAuthentication) {
-			kind, code = k, kerr
-		}
+	code, ok := codeIn(err)
+	if k, _ := classify(reqConnect, code); ok && errors.Is(k, broker.ErrAuthentication) {
+		kind = k
+	} else {
+		code = sarama.ErrNoError
 	}
 	var terr *tlsError
 	if errors.As(err, &terr) && !isNetwork(terr.err) {
@@ -124,6 +123,23 @@ func connectError(addr string, err error) error {
 		remedy = "the broker closed the connection while it was set up: check whether this listener wants TLS or SASL, and which"
 	}
 	return &broker.Error{Op: string(reqConnect), Where: addr, Kind: kind, Code: int16(code), Cause: err, Remedy: remedy}
+}
+
+// codeIn finds Kafka's code in an error of sarama. Some of its errors hide the code from errors.As and
+// show it to errors.Is only.
+func codeIn(err error) (code sarama.KError, ok bool) {
+	if errors.As(err, &code) {
+		return code, true
+	}
+	for _, code = range []sarama.KError{
+		sarama.ErrSASLAuthenticationFailed, sarama.ErrUnsupportedSASLMechanism, sarama.ErrIllegalSASLState, sarama.ErrGroupAuthorizationFailed,
+		sarama.ErrTopicAuthorizationFailed, sarama.ErrFencedInstancedId, sarama.ErrConsumerCoordinatorNotAvailable,
+	} {
+		if errors.Is(err, code) {
+			return code, true
+		}
+	}
+	return sarama.ErrNoError, false
 }
 
 // isNetwork says whether an error is the network's and may heal.

@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"math"
 	"net"
 	"slices"
@@ -174,11 +173,11 @@ func (m *membership) ended(err error) error {
 	m.mu.Lock()
 	sess := m.sess
 	m.mu.Unlock()
-	var code sarama.KError
-	if !errors.As(err, &code) && sess != nil {
-		errors.As(context.Cause(sess.Context()), &code)
+	code, ok := codeIn(err)
+	if !ok && sess != nil {
+		code, ok = codeIn(context.Cause(sess.Context()))
 	}
-	if code != 0 {
+	if ok && code != sarama.ErrNoError {
 		where := m.g.Group
 		if code == sarama.ErrFencedInstancedId {
 			where += " instance " + m.g.Instance

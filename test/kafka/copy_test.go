@@ -21,7 +21,20 @@ type joined struct {
 	mu   sync.Mutex
 	meta broker.GroupMeta
 	own  []record.TopicPartition
+	gone int // calls of Lost
 	got  chan struct{}
+}
+
+func (j *joined) current() broker.GroupMeta {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.meta
+}
+
+func (j *joined) lost() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.gone
 }
 
 func (j *joined) Assigned(meta broker.GroupMeta, owned []record.TopicPartition) {
@@ -34,7 +47,11 @@ func (j *joined) Assigned(meta broker.GroupMeta, owned []record.TopicPartition) 
 	}
 }
 func (j *joined) Revoked(context.Context, []record.TopicPartition) {}
-func (j *joined) Lost([]record.TopicPartition)                     {}
+func (j *joined) Lost([]record.TopicPartition) {
+	j.mu.Lock()
+	j.gone++
+	j.mu.Unlock()
+}
 
 // join joins a group and waits for the first assignment.
 func join(t testing.TB, c *kafka.Cluster, group, instance, topic string) *joined {
