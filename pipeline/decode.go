@@ -57,7 +57,7 @@ func (d *document) pipeline(p *Pipeline) *plan {
 	r := &planner{d: d, p: p, streams: map[string]*output{}}
 	if key, n := o.pair("errors"); n != nil {
 		r.errorsKey = key
-		p.Errors = d.errors(key, n)
+		p.Errors, r.hasDeadLetter = d.errors(key, n)
 	}
 	r.read(o)
 	if n := o.get("tests"); n != nil {
@@ -65,6 +65,9 @@ func (d *document) pipeline(p *Pipeline) *plan {
 	}
 	o.notYet("tables")
 	o.finish()
+	if r.plan != nil && !d.failed() && !d.unset {
+		r.tryBuild()
+	}
 	return r.plan
 }
 
@@ -231,23 +234,22 @@ func (d *document) processing(key, n *yaml.Node) Processing {
 	return p
 }
 
-func (d *document) errors(key, n *yaml.Node) Errors {
-	e := Errors{Policy: topology.PolicyStop}
+// errors reads the errors section. hasTopic also holds for a dead letter topic whose name is not known.
+func (d *document) errors(key, n *yaml.Node) (e Errors, hasTopic bool) {
+	e.Policy = topology.PolicyStop
 	o := d.object(key, n, "errors")
 	if o == nil {
-		return e
+		return e, false
 	}
 	if n := o.get("on_error"); n != nil {
 		e.Policy = d.policy(n)
 	}
 	if n := o.get("dead_letter_topic"); n != nil {
 		e.DeadLetterTopic = d.topic(n, "dead_letter_topic")
-		if e.DeadLetterTopic == "" && !d.failed() {
-			e.DeadLetterTopic = "unset" // a variable without a value: there is a topic
-		}
+		hasTopic = true
 	}
 	o.finish()
-	return e
+	return e, hasTopic
 }
 
 // policy reads on_error.

@@ -54,7 +54,8 @@ const (
 	RuleUnusedType     = "unused-type"
 	RuleUnusedStep     = "unused-step"
 	RuleNoDeadLetter   = "no-dead-letter"
-	RuleNoSink         = "no-sink" // a pipeline that writes nothing
+	RuleNoSink         = "no-sink"  // a pipeline that writes nothing
+	RuleTopology       = "topology" // each step is right, together they are not
 	maxShownProblems   = 100
 	maxExcerptRunes    = 160
 	maxSuggestDistance = 2
@@ -66,7 +67,7 @@ func ruleNames() []string {
 		RuleSyntax, RuleTooLarge, RuleUnknownField, RuleMissingField, RuleDuplicateKey, RuleWrongType, RuleInvalidValue,
 		RuleNotAvailable, RuleVariable, RuleExpression, RuleUnknownName, RuleDuplicateName, RuleOneOperator, RuleFrom, RuleSet,
 		RuleUnknownRule, RuleDedupScope, RuleIDTooCoarse, RuleIDContentHash, RuleIDPosition, RuleIDNotAList, RuleFloatMoney,
-		RuleMissingUnit, RuleUnusedSource, RuleUnusedType, RuleUnusedStep, RuleNoDeadLetter, RuleNoSink,
+		RuleMissingUnit, RuleUnusedSource, RuleUnusedType, RuleUnusedStep, RuleNoDeadLetter, RuleNoSink, RuleTopology,
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	maxExprBytes = 16 << 10
 	maxExprNodes = 5_000
 	maxExprDepth = 100
+	maxRegexSize = 10_000 // instructions of a compiled regular expression
 	// maxExprCost is what one evaluation may cost, in CEL's units: about one for each operation and for
 	// each ten bytes of text. A million take some 100 ms.
 	maxExprCost = 1_000_000
@@ -178,7 +179,7 @@ func newCompiler(d *document, structs map[string]*structType) (*compiler, error)
 	opts := append([]cel.EnvOption{
 		cel.CustomTypeProvider(p), cel.CustomTypeAdapter(p.Registry),
 		cel.DefaultUTCTimeZone(true), cel.CrossTypeNumericComparisons(true), cel.EnableIdentifierEscapeSyntax(),
-		cel.ParserRecursionLimit(maxExprDepth), cel.ParserExpressionSizeLimit(maxExprBytes), cel.ExpressionNodeLimit(maxExprNodes),
+		cel.ParserRecursionLimit(maxExprDepth), cel.ParserExpressionSizeLimit(maxExprBytes), cel.ExpressionNodeLimit(maxExprNodes), cel.RegexProgramSizeLimit(maxRegexSize),
 		cel.Variable(varHeaders, cel.MapType(cel.StringType, cel.StringType)),
 		cel.Variable(varTimestamp, cel.TimestampType),
 		cel.Variable(varCloudEvent, cel.StringType),

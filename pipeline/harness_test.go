@@ -152,6 +152,7 @@ func (s *fakeStore) Put(key, value []byte) error {
 	s.m[string(key)] = bytes.Clone(value)
 	return nil
 }
+
 func (s *fakeStore) Range(from, to []byte, fn func(k, v []byte) bool) error {
 	var keys []string
 	for k := range s.m {

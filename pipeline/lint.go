@@ -2,9 +2,11 @@ package pipeline
 
 import (
 	"fmt"
+	"strings"
 
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/streamd/streamd/topology"
 )
@@ -117,7 +119,7 @@ func (r *planner) lintUnused() {
 // lintDeadLetter looks for dead letters without a topic to go to.
 func (r *planner) lintDeadLetter() {
 	d := r.d
-	if r.p.Errors.DeadLetterTopic != "" {
+	if r.hasDeadLetter {
 		return
 	}
 	if r.p.Errors.Policy == topology.PolicyDeadLetter {
@@ -126,4 +128,43 @@ func (r *planner) lintDeadLetter() {
 	for _, n := range r.deadEnds {
 		d.errorf(n, RuleNoDeadLetter, "dead_letter without a dead letter topic").hint("add errors: {dead_letter_topic: NAME}")
 	}
+}
+
+// tryBuild reports what only the topology as a whole can know, such as a topic that two sources read.
+func (r *planner) tryBuild() {
+	_, err := r.plan.build()
+	if err == nil {
+		return
+	}
+	problems := topology.Problems(err)
+	if len(problems) == 0 {
+		r.d.errorf(r.stepsNode, RuleTopology, "%v", err)
+	}
+	for _, p := range problems {
+		note := r.d.errorf(r.nodeOf(p.Operator), RuleTopology, "%q %s", p.Operator, p.What)
+		if p.Rule != "" {
+			note.hint("topology rule %s", p.Rule)
+		}
+	}
+}
+
+// nodeOf finds the source or step that an operator was made of.
+func (r *planner) nodeOf(operator string) *yaml.Node {
+	for _, suffix := range []string{"", "-record", "-by", "-repartition", "-by-repartition", "-by-id"} {
+		name, ok := strings.CutSuffix(operator, suffix)
+		if !ok {
+			continue
+		}
+		for _, s := range r.plan.sources {
+			if s.out.name == name {
+				return s.out.node
+			}
+		}
+		for _, s := range r.plan.steps {
+			if s.name == name {
+				return s.node
+			}
+		}
+	}
+	return r.stepsNode
 }

@@ -308,7 +308,7 @@ func (r *planner) dedupActions(o *object, p *dedupPlan) {
 	if p.onTooLate == topology.ActionDefault {
 		// A record that nobody can judge must not be lost or counted twice in silence.
 		p.onTooLate = topology.Stop
-		if r.p.Errors.DeadLetterTopic != "" {
+		if r.hasDeadLetter {
 			p.onTooLate = topology.DeadLetter
 		}
 	}

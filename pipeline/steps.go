@@ -106,6 +106,8 @@ type planner struct {
 	errorsKey *yaml.Node
 	stepsNode *yaml.Node
 	deadEnds  []*yaml.Node // where dead_letter is asked for
+
+	hasDeadLetter bool
 }
 
 // read reads types, sources and steps.

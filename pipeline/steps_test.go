@@ -181,6 +181,22 @@ steps:
 	}
 }
 
+func TestNullOfADeclaredType(t *testing.T) {
+	h := run(t, head(`
+types: {T: {n: int, s: T}}
+sources: {in: {topic: in, type: T}}
+steps:
+  - {name: all, filter: "value == null || has(value.n) && value.n > 0 || has(value.s) && has(value.s.n)"}
+  - {name: out, to: {topic: out}}
+`))
+	for _, v := range [][]byte{nil, []byte(`{"n":1}`), []byte(`{"n":null}`), []byte(`{}`), []byte(`{"s":{"n":5}}`), []byte(`{"s":{}}`), []byte(`null`)} {
+		if err := h.send("in", []byte("k"), v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantValues(t, h, "out", "<null>", `{"n":1}`, `{"s":{"n":5}}`, `null`)
+}
+
 func TestTombstones(t *testing.T) {
 	h := run(t, head(`
 sources: {in: {topic: in}}
