@@ -176,6 +176,7 @@ func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.
 		w.publish(p.run)
 	}
 	w.stats.committed(w.id, end, records, w.metrics)
+	w.commitTime += (receipt.Flush + receipt.Offsets + receipt.EndTxn + end.Sub(start) - w.commitTime) / 8
 	w.metrics.CommitPhase(metric.PhaseFlush, receipt.Flush)
 	w.metrics.CommitPhase(metric.PhaseOffsets, receipt.Offsets)
 	w.metrics.CommitPhase(metric.PhaseEndTxn, receipt.EndTxn)

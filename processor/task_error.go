@@ -104,8 +104,10 @@ func (t *Task) deadLetter(in *input, r *broker.Record, oe *topology.OperatorErro
 	}
 	size := outputSize(&o) + batchOverhead
 	if size > target.maxBytes {
-		return &RecordError{Task: t.name, Operator: oe.Operator, Stage: topology.StageProduce, Position: t.current,
-			Err: fmt.Errorf("its dead letter of about %d bytes is larger than max.message.bytes (%d) of topic %q; it failed with: %w", size, target.maxBytes, target.topic, oe.Err)}
+		return &RecordError{
+			Task: t.name, Operator: oe.Operator, Stage: topology.StageProduce, Position: t.current,
+			Err: fmt.Errorf("its dead letter of about %d bytes is larger than max.message.bytes (%d) of topic %q; it failed with: %w", size, target.maxBytes, target.topic, oe.Err),
+		}
 	}
 	t.out = append(t.out, o)
 	t.outBytes += size

@@ -56,9 +56,11 @@ func (t *Task) Emit(sink int, o topology.SinkRecord) {
 	size := outputSize(out) + batchOverhead
 	t.outBytes += size
 	if size > target.maxBytes && t.tooLarge == nil {
-		t.tooLarge = &topology.OperatorError{Operator: target.operator, Stage: topology.StageProduce, Policy: t.operatorPolicy(target.operator),
+		t.tooLarge = &topology.OperatorError{
+			Operator: target.operator, Stage: topology.StageProduce, Policy: t.operatorPolicy(target.operator),
 			Err: fmt.Errorf("a record of about %d bytes is larger than max.message.bytes (%d) of topic %q: raise the topic's limit, or send smaller records",
-				size, target.maxBytes, target.topic)}
+				size, target.maxBytes, target.topic),
+		}
 	}
 }
 

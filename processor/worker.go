@@ -14,16 +14,19 @@ import (
 
 // Limits of one step of a worker.
 const (
-	fetchBytes    = 512 << 10              // of one fetch and partition
-	fetchBuffer   = 4                      // fetched batches that wait while a commit is under way
-	quantum       = 512                    // records of one task before the next one's turn
-	queueHigh     = 8_192                  // queued records of a task at which its partitions are paused
-	queueLow      = queueHigh / 2          // and at which they are read again
-	idleWait      = 100 * time.Millisecond // longest wait for input
-	skipAge       = time.Second            // a position that moved over markers only is committed after this
-	restoreWait   = 20 * time.Millisecond  // longest wait for changelog records while nothing else is to do
-	restorePause  = 2 * time.Millisecond   // longest wait for input while a restore waits for its next attempt
-	memoryReplays = 3                      // how often a failed transaction is run again from memory
+	fetchBytes  = 512 << 10              // of one fetch and partition
+	fetchBuffer = 4                      // fetched batches that wait while a commit is under way
+	quantum     = 512                    // records of one task before the next one's turn
+	queueHigh   = 8_192                  // queued records of a task at which its partitions are paused
+	queueLow    = queueHigh / 2          // and at which they are read again
+	idleWait    = 100 * time.Millisecond // longest wait for input
+	skipAge     = time.Second            // a position that moved over markers only is committed after this
+	restoreWait = 20 * time.Millisecond  // longest wait for changelog records while nothing else is to do
+	// commitShare bounds the share of the time that a worker spends committing at low rates: a broker
+	// that takes long for a commit, or is busy, gets fewer.
+	commitShare   = 4
+	restorePause  = 2 * time.Millisecond // longest wait for input while a restore waits for its next attempt
+	memoryReplays = 3                    // how often a failed transaction is run again from memory
 )
 
 // worker steps its tasks, one record at a time, and commits them together with one transactional
@@ -46,6 +49,8 @@ type worker struct {
 	records bool // it has records, not only positions moved over markers
 	opened  time.Time
 	txnMeta broker.GroupMeta
+
+	commitTime time.Duration // of one commit, smoothed
 
 	stopped bool
 
@@ -203,7 +208,7 @@ func (w *worker) waitFor(restoring time.Duration) time.Duration {
 	if !w.open {
 		return wait
 	}
-	age := w.cfg.floor
+	age := w.floor()
 	if !w.records {
 		age = skipAge
 	}
@@ -274,7 +279,12 @@ func (w *worker) due() bool {
 			return false
 		}
 	}
-	return age >= w.cfg.floor
+	return age >= w.floor()
+}
+
+// floor is the least age of a transaction that is closed because the input stalls.
+func (w *worker) floor() time.Duration {
+	return min(w.cfg.interval, max(w.cfg.floor, (commitShare-1)*w.commitTime))
 }
 
 func (w *worker) runOf(tp record.TopicPartition) *taskRun {
