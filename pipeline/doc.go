@@ -34,6 +34,25 @@
 // gives the same bytes. A decimal is written as a JSON string ("10.10"), since most readers of JSON
 // round numbers; a number of an undeclared type stays a number.
 //
+// # IDs and keys
+//
+// Both are texts: a string as it stands, an integer or a decimal without zeros at its end (1, 1.0 and "1" are
+// one ID), a timestamp in RFC 3339. A list of several is an ID whose parts are kept apart, or a key that is
+// written as JSON. A record whose ID cannot be computed, because a field is missing, null or of another
+// type, has no ID: on_missing_id says what becomes of it, and it is never equal to another one. A key
+// whose type was not declared is a string behind the topic that it goes through.
+//
+// partition, offset and record_position() need the position of a record, so that a source without an id of
+// its own takes the position as the record's identity where one of them is used.
+//
+// # Aggregates
+//
+// sum is exact for int (with a check of the overflow) and decimal. avg is a decimal, rounded half to even at 10
+// digits after the point. min and max take numbers, strings, bytes and timestamps; first and last go by the order of
+// arrival in the task. count: CONDITION counts the records for which it holds. count_distinct is exact up to 1000
+// values for one key; one more is an error of the record. A missing or null value is an error, not a zero. The state
+// knows the fields it was written by: with other fields under the same name it is refused.
+//
 // # What it does not do
 //
 // It does not read the network, does not start anything and knows no flag of the daemon: one file

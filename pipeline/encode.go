@@ -14,14 +14,24 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// maxEncodeDepth bounds the nesting of computed values.
-const maxEncodeDepth = 1000
+const (
+	// maxEncodeDepth bounds the nesting of computed values.
+	maxEncodeDepth = 1000
+	// maxValueBytes bounds a computed value: a few bytes of an expression can ask for a list of a million
+	// copies of a text. Kafka's own default limit of a record is 1 MiB.
+	maxValueBytes = 16 << 20
+)
+
+var errValueLarge = fmt.Errorf("the value has more than %d MiB", maxValueBytes>>20)
 
 // appendJSON writes a value as JSON. The same value always gives the same bytes: an object that was read
 // is written as it was read, a computed one in the order of its declaration, a map in the order of its keys.
 func appendJSON(b []byte, v ref.Val, depth int) ([]byte, error) {
 	if depth > maxEncodeDepth {
 		return nil, fmt.Errorf("a value is nested more than %d levels deep", maxEncodeDepth)
+	}
+	if len(b) > maxValueBytes {
+		return nil, errValueLarge
 	}
 	switch v := v.(type) {
 	case types.Null:

@@ -62,6 +62,12 @@ func celFunctions() []cel.EnvOption {
 		cel.Function("json",
 			cel.Overload("json_string", []*cel.Type{cel.StringType}, cel.DynType, cel.UnaryBinding(fromJSON)),
 			cel.Overload("json_bytes", []*cel.Type{cel.BytesType}, cel.DynType, cel.UnaryBinding(fromJSON))),
+		cel.Function("replace",
+			cel.MemberOverload("string_replace_string_string", []*cel.Type{cel.StringType, cel.StringType, cel.StringType}, cel.StringType, cel.FunctionBinding(replaceText)),
+			cel.MemberOverload("string_replace_string_string_int", []*cel.Type{cel.StringType, cel.StringType, cel.StringType, cel.IntType}, cel.StringType, cel.FunctionBinding(replaceText))),
+		cel.Function("join",
+			cel.MemberOverload("list_join", []*cel.Type{cel.ListType(cel.StringType)}, cel.StringType, cel.UnaryBinding(func(l ref.Val) ref.Val { return joinTexts(l, types.String("")) })),
+			cel.MemberOverload("list_join_string", []*cel.Type{cel.ListType(cel.StringType), cel.StringType}, cel.StringType, cel.BinaryBinding(joinTexts))),
 		cel.Macros(variableMacro("record_position", varPosition), variableMacro("cloudevent_id", varCloudEvent)),
 	}
 }
@@ -71,6 +77,54 @@ func variableMacro(function, variable string) cel.Macro {
 	return cel.GlobalMacro(function, 0, func(h parser.ExprHelper, _ ast.Expr, _ []ast.Expr) (ast.Expr, *common.Error) {
 		return h.NewIdent(variable), nil
 	})
+}
+
+// replaceText and joinTexts are the extension's functions with a limit: they alone can make a text that is much
+// larger than the record, at the cost of a single operation.
+func replaceText(args ...ref.Val) ref.Val {
+	text, ok := args[0].(types.String)
+	before, ok1 := args[1].(types.String)
+	after, ok2 := args[2].(types.String)
+	if !ok || !ok1 || !ok2 {
+		return types.MaybeNoSuchOverloadErr(args[0])
+	}
+	n := strings.Count(string(text), string(before))
+	if len(args) == 4 {
+		limit, ok := args[3].(types.Int)
+		if !ok {
+			return types.MaybeNoSuchOverloadErr(args[3])
+		}
+		if limit >= 0 {
+			n = int(min(int64(limit), int64(n)))
+		}
+	}
+	if len(text)+n*(len(after)-len(before)) > maxValueBytes {
+		return types.WrapErr(errValueLarge)
+	}
+	return types.String(strings.Replace(string(text), string(before), string(after), n))
+}
+
+func joinTexts(list, delimiter ref.Val) ref.Val {
+	l, ok := list.(traits.Lister)
+	d, ok1 := delimiter.(types.String)
+	if !ok || !ok1 {
+		return types.MaybeNoSuchOverloadErr(list)
+	}
+	var b strings.Builder
+	for it, i := l.Iterator(), 0; it.HasNext() == types.True; i++ {
+		s, ok := it.Next().(types.String)
+		if !ok {
+			return types.NewErr("join: element %d is no string", i)
+		}
+		if i > 0 {
+			b.WriteString(string(d))
+		}
+		b.WriteString(string(s))
+		if b.Len() > maxValueBytes {
+			return types.WrapErr(errValueLarge)
+		}
+	}
+	return types.String(b.String())
 }
 
 func convertTo(t *types.Type) func(ref.Val) ref.Val {

@@ -4,7 +4,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"strconv"
 	"time"
@@ -428,7 +427,7 @@ func (o *jsonObject) Iterator() traits.Iterator {
 			names = append(names, types.String(o.name(i)))
 		}
 	}
-	return types.NewRefValList(o.dec.adapter, names).(traits.Lister).Iterator()
+	return types.NewRefValList(o.dec.adapter, names).Iterator()
 }
 
 // Equal implements ref.Val: the same names with equal values.
@@ -496,6 +495,3 @@ func equalValues(a, b ref.Val) ref.Val {
 	}
 	return types.Equal(a, b)
 }
-
-// isFinite says whether a float can be written as JSON.
-func isFinite(f float64) bool { return !math.IsNaN(f) && !math.IsInf(f, 0) }

@@ -316,6 +316,18 @@ steps:
   - {name: f, filter: "value.l.all(a, value.l.all(b, value.l.all(c, a + b + c >= 0)))"}
   - {name: out, to: {topic: out}}
 `))
+	for _, expression := range []string{"value.t.replace('', value.t)", "value.l.map(x, value.t)", "value.l.map(x, value.t).join()"} {
+		h := run(t, head(`
+sources: {in: {topic: in}}
+steps:
+  - {name: m, map: {x: "%s"}}
+  - {name: out, to: {topic: out}}
+`, expression))
+		large := `{"t":"` + strings.Repeat("x", 500_000) + `","l":[` + strings.Repeat("1,", 999) + `1]}`
+		if err := h.send("in", nil, []byte(large)); err == nil || !strings.Contains(err.Error(), "more than 16 MiB") && !strings.Contains(err.Error(), "costs more") {
+			t.Errorf("%s: got %v", expression, err)
+		}
+	}
 	list := `{"l":[` + strings.Repeat("1,", 999) + `1]}`
 	if err := h.send("in", nil, []byte(list)); err == nil || !strings.Contains(err.Error(), "costs more than") {
 		t.Errorf("got %v", err)
