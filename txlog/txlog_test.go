@@ -219,8 +219,12 @@ func TestBatchRoundTrip(t *testing.T) {
 			store, key string
 			value      []byte
 		}{
-			{"totals", "a", []byte("2")}, {"totals", "b", []byte{}}, {"totals", "", []byte("empty key")},
-			{"names", "a", nil}, {"totals", "c", nil}, {"unknown", "a", nil},
+			{"totals", "a", []byte("2")},
+			{"totals", "b", []byte{}},
+			{"totals", "", []byte("empty key")},
+			{"names", "a", nil},
+			{"totals", "c", nil},
+			{"unknown", "a", nil},
 		} {
 			v, err := task.Get(want.store, []byte(want.key))
 			if err != nil || !bytes.Equal(v, want.value) || (v == nil) != (want.value == nil) {
@@ -497,6 +501,8 @@ func TestFlattenFreesSpace(t *testing.T) {
 			t.Errorf("restart %v: %d MB before the drop, %d MB after it; 16 MB are alive", restart, full.Total>>20, after.Total>>20)
 		}
 		must(t, task.Check())
+		// The newest commits were deletions, which a compaction drops: their version is still known.
+		l = reopen(t, l)
 		must(t, l.Close())
 	}
 }

@@ -107,7 +107,8 @@ func (b *Broker) commitOffsets(id string, pid int64, epoch int16, meta broker.Gr
 	for _, oc := range offsets {
 		b.offsets.seq++
 		b.offsets.pending = append(b.offsets.pending, pendingOffset{
-			offsetKey{meta.Group, oc.TopicPartition}, pid,
+			offsetKey{meta.Group, oc.TopicPartition},
+			pid,
 			committedOffset{broker.CommittedOffset{Next: oc.Next, LeaderEpoch: -1, Metadata: oc.Metadata}, b.offsets.seq},
 		})
 	}

@@ -28,7 +28,9 @@ func checks() []check {
 		stable, target, fence := n>>2&1, n>>1&1, n&1
 		all = append(all, check{
 			fmt.Sprintf("restore: RequireStable %d, high watermark %d, generation %d", stable, target, fence),
-			"restore.pml", map[string]int{"STABLE": stable, "TGT": target, "FENCE": fence}, n == 7,
+			"restore.pml",
+			map[string]int{"STABLE": stable, "TGT": target, "FENCE": fence},
+			n == 7,
 		})
 	}
 	all = append(all,
