@@ -79,6 +79,8 @@ const (
 // classify says what an answered error code means for a request and what is done about it. It is the
 // only place that decides. Codes that it does not know are ErrAbortable and rerun: nothing was
 // committed, and Init leaves the broker in a known state.
+//
+//lint:ignore ST1008 the kind is what was asked for, not a failure of this function
 func classify(req request, code sarama.KError) (kind error, react reaction) {
 	if code == sarama.ErrNoError {
 		return nil, done

@@ -61,9 +61,7 @@ func (o *owner) start() {
 	o.resume, o.end = iter.Pull(func(yield func(string) bool) {
 		defer o.over(life)
 		o.yield = yield
-		if err := o.main(); err != nil {
-			o.w.exited(o, err)
-		}
+		o.w.exited(o, o.main())
 	})
 }
 
