@@ -465,6 +465,9 @@ func listing(t testing.TB, dir string) string {
 			return err
 		}
 		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // Badger deleted it just now
+		}
 		if err != nil {
 			return err
 		}

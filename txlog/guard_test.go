@@ -40,21 +40,30 @@ func makeImages(t testing.TB) images {
 			Position: position(seq),
 		}))
 	}))
-	// Badger works in the background: a copy is that of one moment if nothing changed meanwhile.
-	waitFor(t, "a quiet moment", func() bool {
-		must(t, os.RemoveAll(im.killed))
-		before := listing(t, live)
-		if err := copyDir(live, im.killed); err != nil || listing(t, live) != before {
-			return false
-		}
-		listed, err := readManifest(filepath.Join(im.killed, storeName, "MANIFEST"))
-		return err == nil && len(listed) > 0 && len(listed) == len(glob(t, im.killed, "*.sst"))
-	})
+	snapshot(t, live, im.killed)
 	must(t, l.Close())
 	must(t, copyDir(live, im.closed))
 	must(t, copyDir(im.killed, im.split))
 	splitLog(t, newestLog(t, im.split))
+	if len(glob(t, im.killed, "*.sst")) == 0 {
+		t.Fatal("the image has no tables")
+	}
 	return im
+}
+
+// snapshot copies a directory that is in use as kill -9 would leave it. Badger works in the background:
+// a copy is that of one moment if nothing changed meanwhile and all tables are known.
+func snapshot(t testing.TB, live, to string) {
+	t.Helper()
+	waitFor(t, "a quiet moment", func() bool {
+		must(t, os.RemoveAll(to))
+		before := listing(t, live)
+		if err := copyDir(live, to); err != nil || listing(t, live) != before {
+			return false
+		}
+		listed, err := readManifest(filepath.Join(to, storeName, "MANIFEST"))
+		return err == nil && len(listed) == len(glob(t, to, "*.sst"))
+	})
 }
 
 func waitFor(t testing.TB, what string, done func() bool) {

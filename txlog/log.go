@@ -30,7 +30,7 @@ type Options struct {
 	MinFreeBytes uint64
 	// Logger takes what happened to the store. Default: none.
 	Logger *slog.Logger
-	// MemTableBytes is the size of Badger's memtables: 8 MiB to 1 GiB, default 0 for 16 MiB. A
+	// MemTableBytes is the size of Badger's memtables: 8 MiB to 1 GiB, default 0 for 8 MiB. A
 	// smaller one than at a stop that was not clean has no effect until the next clean stop.
 	MemTableBytes int64
 }

@@ -229,9 +229,7 @@ func TestModel(t *testing.T) {
 			},
 			"kill": func(rt *rapid.T) {
 				to := t.TempDir()
-				if err := copyDir(dir, to); err != nil {
-					return // a file vanished: Badger was at work
-				}
+				snapshot(t, dir, to)
 				_ = l.Close()
 				dir = to
 				restart(rt, dir)
@@ -351,12 +349,17 @@ func TestTornBatch(t *testing.T) {
 	}
 	must(t, task.Apply(first))
 	m.apply(first)
+	before := &record.Batch{Blocks: []record.OperatorBlock{block("dedup", 0, 1, ids(7, 5))}, Position: position(1)}
+	must(t, task.Apply(before))
+	m.apply(before)
+	must(t, sealAll(task.Operator("dedup"), 0, 1, []byte("0")))
+	m.gens["dedup"][0].sealed = true
 	torn := &record.Batch{
 		Blocks: []record.OperatorBlock{
 			block("dedup", 1, 2, ids(2, 100_000)), block("dedup", 2, 2, ids(3, 5)), block("by region", 1, 2, ids(3, 5)),
 		},
 		State:    []record.StateChange{{Store: "totals", Key: []byte("a"), Value: []byte("2")}, {Store: "names", Key: []byte("b"), Value: []byte("2")}},
-		Drops:    []record.GenerationDrop{{Operator: "dedup", Generation: 1}},
+		Drops:    []record.GenerationDrop{{Operator: "dedup", Generation: 0}},
 		Position: position(2),
 	}
 	p := &plan{task: task.number(), gens: map[genID]*generation{}}
@@ -367,14 +370,20 @@ func TestTornBatch(t *testing.T) {
 	if got := blocksOf(t, task.Operator("dedup"), 1); !bytes.Equal(got, ids(1, 5)) {
 		t.Errorf("blocks of a torn batch are served: %d bytes", len(got))
 	}
+	if got := runsOf(t, task.Operator("dedup"), 0, 1); !bytes.Equal(got, sorted(ids(7, 5))) {
+		t.Errorf("a generation that a torn batch drops has %d bytes", len(got))
+	}
 	if p, _ := task.Position(); p.Sequence != 1 {
 		t.Errorf("position %d", p.Sequence)
 	}
 	// The replay may come in other portions.
-	torn.Blocks[0].Entries = torn.Blocks[0].Entries[:3200]
-	must(t, task.Apply(torn))
-	m.apply(torn)
-	must(t, m.compare(task))
+	rest := torn.Blocks[0].Entries[3200:]
+	torn.Blocks[0].Entries = torn.Blocks[0].Entries[:3200:3200]
+	for _, b := range []*record.Batch{torn, {Blocks: []record.OperatorBlock{block("dedup", 1, 2, rest)}, Position: position(3)}} {
+		must(t, task.Apply(b))
+		m.apply(b)
+		must(t, m.compare(task))
+	}
 	must(t, l.Flatten())
 	must(t, m.compare(task))
 	l = reopen(t, l)
@@ -422,6 +431,34 @@ func TestInterruptedSeal(t *testing.T) {
 	l = reopen(t, l)
 	if got := runsOf(t, mustTask(t, l, "t").Operator("d"), 1, 8); !bytes.Equal(got, sorted(all)) {
 		t.Errorf("after a restart runs of %d bytes", len(got))
+	}
+	// By a drop or a reset meanwhile: nothing is left of it.
+	for i, stop := range []func() error{func() error { return op.Drop(2) }, func() error { return task.Reset() }} {
+		task = mustTask(t, l, "t")
+		op = task.Operator("d")
+		must(t, task.Apply(&record.Batch{Blocks: []record.OperatorBlock{block("d", 2, 1, all)}, Position: position(3)}))
+		task := mustTask(t, l, "t")
+		runs := sortIntoRuns(all, record.HashBytes, 64)
+		err := op.Seal(record.Generation{Number: 2, IDs: uint64(len(all) / 16), EntryBytes: record.HashBytes, Slots: 64},
+			func(slot uint32) []byte {
+				if slot == 50 {
+					must(t, stop())
+					must(t, l.Flatten()) // all of it is swept: what is written now would stay
+				}
+				return runs[slot]
+			}, make([]byte, 1<<20))
+		wantErr(t, err, ErrUnknownGeneration)
+		must(t, l.Flatten())
+		want := map[byte]int{kindRun: 8, kindFilter: 1, kindSeal: 1, kindBlock: 0}
+		if i == 1 {
+			want = map[byte]int{kindRun: 0, kindFilter: 0, kindSeal: 0, kindBlock: 0}
+			for number := range uint16(5) { // the numbers that the task had before
+				other := &Task{log: l}
+				other.name.Store(&name{nameNumber: nameNumber{nameTask, number}})
+				countKeys(t, l, other, want)
+			}
+		}
+		countKeys(t, l, task, want)
 	}
 	for _, bad := range []record.Generation{
 		{Number: 9, Slots: 1, EntryBytes: 16}, {Number: 1, Slots: 3, EntryBytes: 16}, {Number: 1, Slots: 0, EntryBytes: 16},

@@ -21,7 +21,7 @@ import (
 const (
 	// defaultMemTableBytes: smaller memtables are faster (they fit the CPU's cache) and leave less to
 	// replay after a kill; below the minimum a value of 1 MiB does not fit a transaction.
-	defaultMemTableBytes = 16 << 20
+	defaultMemTableBytes = 8 << 20
 	minMemTableBytes     = 8 << 20
 
 	// minFloorBytes is the least free space below which nothing is written.

@@ -87,28 +87,16 @@ type survey struct {
 	position record.LocalPosition
 	known    bool
 	gens     map[genID]*generation
-	// orphans are prefixes of keys that belong to no live generation, stale the keys of blocks of a
-	// batch that did not finish.
+	// orphans are prefixes of keys that belong to no live generation.
 	orphans [][]byte
-	stale   [][]byte
 }
 
-// load reads the task from the store and checks it. What an interrupted batch, seal or drop left
-// behind is deleted.
+// load reads the task from the store and checks it. What an interrupted seal or drop left behind is
+// going to be deleted.
 func (t *Task) load() error {
 	s, err := t.survey()
 	if err != nil {
 		return err
-	}
-	if len(s.stale) > 0 {
-		// At once: the next batch may write fewer blocks under the same sequence.
-		writes := make([]write, len(s.stale))
-		for i, key := range s.stale {
-			writes[i].key = key
-		}
-		if err := t.log.kv.commitAll(writes, nil); err != nil {
-			return err
-		}
 	}
 	if len(s.orphans) > 0 {
 		t.log.trash.add(&waste{prefixes: s.orphans})
@@ -214,8 +202,7 @@ func (s *survey) readBlocks(k *kv, task uint16) error {
 	open := func(g *generation) bool { return g.seal == nil }
 	err := s.eachGeneration(k, kindBlock, task, open, func(g *generation, key parsedKey, e entry) error {
 		if key.n >= g.nextSeq {
-			s.stale = append(s.stale, bytes.Clone(e.key))
-			return nil
+			return nil // of a batch that did not finish: the next one writes over it
 		}
 		value, err := e.value()
 		if err != nil {
