@@ -149,13 +149,20 @@ func (m *membership) session(ctx context.Context) error {
 	return m.ended(err)
 }
 
-// awaitCoordinator waits until the group has a coordinator. sarama would sleep for two seconds and
-// more on a new cluster, and could not say why there is none.
+// awaitCoordinator waits until the group has a coordinator that lets us in. sarama would sleep for two
+// seconds and more on a new cluster, would try refused credentials many times, and could not say why.
 func (m *membership) awaitCoordinator(ctx context.Context) error {
 	begin := time.Now()
 	for n := 0; ; n++ {
-		_, err := m.c.coordinator(ctx, m.g.Group, sarama.CoordinatorGroup)
-		if err == nil || fatal(kindOf(err)) || ctx.Err() != nil {
+		addr, err := m.c.coordinator(ctx, m.g.Group, sarama.CoordinatorGroup)
+		if err == nil {
+			var k *conn
+			if k, err = m.c.dial(ctx, addr); err == nil {
+				k.close()
+				return nil
+			}
+		}
+		if fatal(kindOf(err)) || ctx.Err() != nil {
 			return err
 		}
 		if werr := m.c.explainWait(ctx, sarama.CoordinatorGroup, err, time.Since(begin)); werr != nil {
@@ -214,7 +221,9 @@ func (m *membership) config(ctx context.Context) (*sarama.Config, error) {
 	}}
 	// A changed number of partitions is noticed by the group's leader this often.
 	s.Metadata.RefreshFrequency = time.Minute
-	s.Metadata.Retry.Max, s.Metadata.Retry.Backoff = 200, 50*time.Millisecond
+	// Also how often in a row a heartbeat may fail. Looking for a coordinator that is gone takes sarama
+	// two seconds with these, so that a fail-over of a minute does not end the session.
+	s.Metadata.Retry.Max, s.Metadata.Retry.Backoff = 40, 50*time.Millisecond
 	// JoinGroup is answered when every member has joined, at the latest after the rebalance timeout.
 	s.Net.ReadTimeout = m.g.RebalanceTimeout + requestTimeout
 	s.ChannelBufferSize = 16
