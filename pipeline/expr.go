@@ -369,6 +369,10 @@ func (e *expr) inspect(tree *ast.AST) {
 func (c *compiler) reportIssues(s scalar, sc *scope, issues *cel.Issues) {
 	for _, issue := range issues.Errors() {
 		message, hints := c.explain(issue.Message, sc)
+		message = s.mask(message)
+		for i := range hints {
+			hints[i] = s.mask(hints[i])
+		}
 		line, column := c.place(s, issue.Location.Line(), issue.Location.Column())
 		if origin, ok := c.d.origins[s.node]; ok {
 			c.d.add(Diagnostic{File: origin, Severity: SeverityError, Rule: RuleExpression, Message: message, Hints: hints})

@@ -13,7 +13,7 @@ import (
 
 // testOptions is the environment of the golden files.
 func testOptions(file string) Options {
-	env := map[string]string{"NAME": "bills", "EMPTY": "", "SECRET": "top secret", "KAFKA_BROKERS": "a:1,b:2"}
+	env := map[string]string{"NAME": "bills", "EMPTY": "", "SECRET": "top secret", "PLAIN_SECRET": "topsecret", "KAFKA_BROKERS": "a:1,b:2"}
 	return Options{
 		File:      file,
 		LookupEnv: func(name string) (string, bool) { v, ok := env[name]; return v, ok },
@@ -75,7 +75,7 @@ func golden(t *testing.T, dir string, least int) {
 			if again, err := Load(data, testOptions(name+".yaml")); report(again, err) != got {
 				t.Error("a second load says something else")
 			}
-			for _, secret := range []string{"hunter2", "top secret"} {
+			for _, secret := range []string{"hunter2", "top secret", "topsecret"} {
 				if strings.Contains(got, secret) {
 					t.Errorf("the text shows the secret %q", secret)
 				}

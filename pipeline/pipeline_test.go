@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/streamd/streamd/record"
@@ -79,5 +81,45 @@ steps:
 	}
 	if v, _ := got[0].Headers.Get("h"); string(v) != "\x01\x02" {
 		t.Errorf("header is %q", v)
+	}
+}
+
+// TestTasksShareNothing: tasks of one topology run at the same time and give the same. Run it with -race.
+func TestTasksShareNothing(t *testing.T) {
+	topo, err := mustLoad(t, head(`%s
+sources: {in: {topic: in, type: Bill, timestamp: value.issued_at}}
+steps:
+  - {name: unique, dedup: {id: "[topic, value.bill_id].join('/')", retention: 1h, scope: partition}}
+  - {name: f, filter: "value.amount * 2 > 1 && [1, 2].exists(x, decimal(x) < value.amount)"}
+  - {name: m, map: {id: value.bill_id, amount: value.amount, account: value.account, h: "headers.size()"}}
+  - {name: n, aggregate: {by: value.account, fields: {n: {count: true}, sum: {sum: value.amount}, ids: {count_distinct: value.id}}}}
+  - {name: out, to: {topic: out, value: {k: key, v: value}}}
+`, billTypes), Options{}).Topology()
+	if err != nil {
+		t.Fatal(err)
+	}
+	outputs := make([][]string, 4)
+	var wg sync.WaitGroup
+	for i := range outputs {
+		h := newHarness(t, topo)
+		wg.Go(func() {
+			for n := range 100 {
+				value := fmt.Sprintf(`{"bill_id":"b%d","account":"a%d","amount":"%d.50","issued_at":%d}`, n%60, n%7, n, 1_700_000_000_000+n)
+				if err := h.send("in", nil, []byte(value)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+			outputs[i] = h.values("out")
+		})
+	}
+	wg.Wait()
+	if len(outputs[0]) < 50 {
+		t.Errorf("%d outputs", len(outputs[0]))
+	}
+	for _, o := range outputs {
+		if !slices.Equal(o, outputs[0]) {
+			t.Error("two tasks differ")
+		}
 	}
 }

@@ -19,6 +19,8 @@ type scalar struct {
 	// unset: a variable without a value stands in it, and the caller allows that (Options.AllowUnset).
 	// The text means nothing then; whatever is read from it is taken as valid.
 	unset bool
+	// filled are the texts that were put in, which messages must not repeat.
+	filled []string
 	// pieces map positions in text back to positions in node.Value.
 	pieces []piece
 }
@@ -119,6 +121,7 @@ func (d *document) substitute(v *yaml.Node) (s scalar, ok bool) {
 			s.unset, d.unset = true, true
 		}
 		b.WriteString(text)
+		s.filled = append(s.filled, text)
 		if b.Len() > maxSubstitutedBytes {
 			d.errorf(v, RuleTooLarge, "more than %d bytes after substitution", maxSubstitutedBytes)
 			return s, false
@@ -209,6 +212,17 @@ func isVariableName(s string) bool {
 		}
 	}
 	return s != ""
+}
+
+// mask takes what was put into a scalar out of a message about it.
+func (s scalar) mask(message string) string {
+	const least = 4 // shorter texts are no secrets, and stand in messages by chance
+	for _, f := range s.filled {
+		if len(f) >= least {
+			message = strings.ReplaceAll(message, f, "***")
+		}
+	}
+	return message
 }
 
 // shown returns the text of a scalar for a message: as it stands in the file, so that nothing that

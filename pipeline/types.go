@@ -163,7 +163,7 @@ func (d *document) readType(n *yaml.Node, what string, in *structType, all map[s
 	for name := range all {
 		names = append(names, name)
 	}
-	d.errorf(n, RuleUnknownName, "no type is called %q%s", s.text, suggest(s.text, sorted(names))).hint("built in are %s", quotedList(builtinTypes()))
+	d.errorf(n, RuleUnknownName, "no type is called %s%s", d.shown(s), suggest(s.text, sorted(names))).hint("built in are %s", quotedList(builtinTypes()))
 	return nil
 }
 
