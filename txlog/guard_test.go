@@ -688,3 +688,25 @@ func TestInstanceID(t *testing.T) {
 		t.Errorf("STATE is %+v", st)
 	}
 }
+
+// A task without IDs has no counters that would miss its batches: there the versions tell.
+func TestStatesOnly(t *testing.T) {
+	live, dir := t.TempDir(), t.TempDir()
+	l := openTest(t, testOptions(live))
+	task := mustTask(t, l, "plain")
+	for seq := range uint64(300) {
+		must(t, task.Apply(&record.Batch{
+			State:    []record.StateChange{{Store: "n", Key: fmt.Append(nil, seq), Value: bytes.Repeat([]byte("v"), 500)}},
+			Position: position(seq),
+		}))
+	}
+	snapshot(t, live, dir)
+	splitLog(t, newestLog(t, dir))
+	for _, path := range damagedFiles(t, dir, "older log") {
+		zeroPage(0.5)(t, path)
+	}
+	l = openTest(t, testOptions(dir))
+	if reason, ok := l.SetAside(); !ok || !strings.Contains(reason, "goes on at version") {
+		t.Errorf("set aside: %v %s", ok, reason)
+	}
+}
