@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	case "":
 		flag.Parse()
 		if f := flag.Lookup("rapid.checks"); f.Value.String() == f.DefValue {
-			_ = f.Value.Set("20") // each is a dozen restarts of a store; more with the flag
+			_ = f.Value.Set("12") // each is a dozen restarts of a store; more with the flag
 		}
 		os.Exit(m.Run())
 	case "apply":
@@ -234,7 +234,7 @@ func helperApply(dir string) {
 // CRASH 11. Kills at any moment, also while the store is opened, sealed or swept: nothing that was
 // acknowledged is lost, nothing is torn, nothing is set aside.
 func TestKill(t *testing.T) {
-	kills := 40
+	kills := 30
 	if testing.Short() {
 		kills = 10
 	}
@@ -246,7 +246,7 @@ func TestKill(t *testing.T) {
 	for round := range kills {
 		cmd, out, stderr := helper(t, "apply", dir)
 		kill := func() { _ = cmd.Process.Kill() }
-		delay := time.Duration(rng.IntN(150)) * time.Millisecond
+		delay := time.Duration(rng.IntN(120)) * time.Millisecond
 		early := rng.IntN(4) == 0 // also while it starts
 		if early {
 			time.AfterFunc(delay, kill)

@@ -710,3 +710,74 @@ func TestStatesOnly(t *testing.T) {
 		t.Errorf("set aside: %v %s", ok, reason)
 	}
 }
+
+// Another boot of the machine is trusted only after a clean stop, or if every commit was synced.
+func TestOtherBoot(t *testing.T) {
+	for _, power := range []bool{false, true} {
+		o := testOptions(t.TempDir())
+		o.Power = power
+		o.BootID = func() string { return "first" }
+		l := openTest(t, o)
+		must(t, crashWork(l, 50, func(uint64) {}))
+		killed := o
+		killed.Dir = t.TempDir()
+		snapshot(t, o.Dir, killed.Dir)
+		must(t, l.Close())
+		for _, c := range []struct {
+			name string
+			o    Options
+			want bool // content is trusted
+		}{{"kill", killed, power}, {"clean stop", o, true}} {
+			c.o.BootID = func() string { return "second" }
+			l, err := Open(c.o)
+			must(t, err)
+			reason, set := l.SetAside()
+			if set == c.want {
+				t.Errorf("after a %s with power %v set aside is %v (%s)", c.name, power, set, reason)
+			}
+			if seq, err := verifyCrash(l); err != nil || c.want && seq != 50 {
+				t.Errorf("after a %s with power %v: position %d, %v", c.name, power, seq, err)
+			}
+			must(t, l.Close())
+		}
+	}
+}
+
+// The mark follows a MANIFEST that grows and one that is replaced, as Badger does when it rewrites it.
+func TestMark(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Mkdir(filepath.Join(dir, storeName), 0o755))
+	manifest := filepath.Join(dir, storeName, "MANIFEST")
+	m, err := openMark(dir)
+	must(t, err)
+	defer m.close()
+	step := func(text string, replace, wantMoved bool) {
+		t.Helper()
+		if replace {
+			must(t, os.WriteFile(manifest+".new", []byte(text), 0o644))
+			must(t, os.Rename(manifest+".new", manifest))
+		} else {
+			f, err := os.OpenFile(manifest, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+			must(t, err)
+			_, err = f.WriteString(text)
+			must(t, errors.Join(err, f.Close()))
+		}
+		before, err := os.ReadFile(manifest)
+		must(t, err)
+		if moved, err := m.advance(); err != nil || moved != wantMoved {
+			t.Fatalf("moved %v, %v", moved, err)
+		}
+		must(t, checkMark(dir, before))
+		must(t, checkMark(dir, append(before, "more"...)))
+		wantErr(t, checkMark(dir, before[:len(before)-5]), ErrDamaged)
+		before[3] ^= 1
+		wantErr(t, checkMark(dir, before), ErrDamaged)
+	}
+	step("first part ", false, true)
+	step("", false, false)
+	step("second part", false, true)
+	step("rewritten, shorter", true, true)
+	step(" and more", false, true)
+	step("rewritten, with the same length", true, true)
+	step("rewritten: with the same length", true, true)
+}

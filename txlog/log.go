@@ -383,8 +383,11 @@ func (l *Log) Forget(name string) error {
 func (l *Log) FreeSpace() (free, total uint64, err error) { return diskSpace(l.o.Dir) }
 
 // DiskLow says whether less than the floor is free, so that [Task.Apply] would refuse. An
-// unreadable disk is low.
-func (l *Log) DiskLow() bool { return l.kv.room() != nil }
+// unreadable disk is low. It costs a few microseconds: ask before each fetch.
+func (l *Log) DiskLow() bool {
+	l.kv.followManifest()
+	return l.kv.room() != nil
+}
 
 // Floor is the free space below which nothing is written, in bytes.
 func (l *Log) Floor() uint64 { return l.kv.floor.Load() }

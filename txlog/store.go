@@ -172,6 +172,22 @@ func (s *kv) commit(writes []write) error {
 	return nil
 }
 
+// followManifest brings the mark up to date while nothing is committed: compactions go on, and one
+// that rewrites the MANIFEST must not stay unmarked until a kill.
+func (s *kv) followManifest() {
+	if s.gate.enter() != nil {
+		return
+	}
+	defer s.gate.exit()
+	if !s.mu.TryLock() {
+		return // a commit does it
+	}
+	defer s.mu.Unlock()
+	if moved, err := s.mark.advance(); err == nil && moved {
+		s.setFloor()
+	}
+}
+
 // commitAll applies body and tail: in one transaction if they fit, otherwise the body in several, in
 // its order, and then the tail in one.
 func (s *kv) commitAll(body, tail []write) error {
