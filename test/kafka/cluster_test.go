@@ -20,37 +20,6 @@ import (
 func b64(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// TestSmallClusterSaysWhy: one broker with the default replication factors never has a coordinator.
-// Kafka answers "not available" for ever; we name the setting within 10 s.
-func TestSmallClusterSaysWhy(t *testing.T) {
-	env := kafkaenv.Start(t,
-		kafkaenv.Property("transaction.state.log.replication.factor", "3"), kafkaenv.Property("offsets.topic.replication.factor", "3"))
-	c, err := kafka.Open(testContext(t), kafka.Config{Brokers: env.Addresses()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	topic := makePlainTopic(t, c, "small")
-	for setting, f := range map[string]func() error{
-		"transaction.state.log.replication.factor is 3": func() error {
-			return c.NewProducer(broker.ProducerConfig{TransactionalID: "x"}).Init(testContext(t))
-		},
-		"offsets.topic.replication.factor is 3": func() error {
-			_, err := c.CommittedOffsets(testContext(t), "g", []record.TopicPartition{tpOf(topic, 0)})
-			return err
-		},
-		"offsets.topic.replication.factor is": func() error {
-			return c.Join(testContext(t), broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{topic}}}, &joined{got: make(chan struct{}, 1)})
-		},
-	} {
-		begin := time.Now()
-		err := f()
-		if !errors.Is(err, broker.ErrConfig) || !strings.Contains(err.Error(), setting) || time.Since(begin) > 10*time.Second {
-			t.Errorf("%v after %v; want it to say %q", err, time.Since(begin), setting)
-		}
-	}
-}
-
 func TestTransactionTimeoutNamesBothNumbers(t *testing.T) {
 	c, _ := open(t)
 	err := c.NewProducer(broker.ProducerConfig{TransactionalID: prefix(), TransactionTimeout: 30 * time.Minute}).Init(testContext(t))
