@@ -100,6 +100,7 @@ func EncodeCommit(p record.CommitPoint) (key, value []byte) {
 	for _, in := range p.Inputs {
 		value = appendString(value, in.Topic)
 		value = binary.BigEndian.AppendUint32(value, uint32(in.Partition))
+		value = appendString(value, in.TopicID)
 		value = binary.BigEndian.AppendUint64(value, uint64(in.Next))
 	}
 	value = binary.AppendUvarint(value, uint64(len(p.Counters)))
@@ -121,7 +122,9 @@ func DecodeCommit(value []byte) (record.CommitPoint, error) {
 	for n := r.uvarint(); n > 0 && !r.failed; n-- {
 		in := record.InputPosition{}
 		in.Topic = r.string()
-		in.Partition, in.Next = record.Partition(r.uint32()), record.Offset(r.uint64())
+		in.Partition = record.Partition(r.uint32())
+		in.TopicID = r.string()
+		in.Next = record.Offset(r.uint64())
 		if in.Topic == "" || in.Partition < 0 || in.Next < 0 {
 			r.failed = true
 		}

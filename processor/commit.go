@@ -189,9 +189,14 @@ func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.
 // disk instead of giving up (crash table, row 37). A crash while it waits is harmless: the changelog
 // has the batch.
 func (w *worker) applyBatch(ctx context.Context, r *taskRun, b *record.Batch) error {
+	was, why := r.state, r.reason
 	for {
 		err := r.local.Apply(b)
 		if err == nil {
+			if r.state != was { // a restore goes on as one: its task does not run yet
+				r.state, r.reason = was, why
+				w.publish(r)
+			}
 			return nil
 		}
 		if !errors.Is(err, txlog.ErrDiskFull) {

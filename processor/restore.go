@@ -413,19 +413,17 @@ func (w *worker) decideStateless(r *taskRun) (point record.CommitPoint, fresh bo
 // that was must still have its next record.
 func (w *worker) checkInputs(r *taskRun, point *record.CommitPoint) error {
 	rs := r.restore
-	at := map[record.TopicPartition]record.Offset{}
+	at := map[record.TopicPartition]record.InputPosition{}
 	for _, p := range point.Inputs {
-		at[p.TopicPartition] = p.Next
+		at[p.TopicPartition] = p
 	}
 	point.Inputs = nil
 	for _, tp := range r.inputs {
 		start, end := rs.starts[tp], rs.ends[tp]
-		next, known := at[tp]
-		if !known {
-			next = start
-		}
-		if known {
-			if err := w.checkTopicID(r, tp); err != nil {
+		next := start
+		if p, known := at[tp]; known {
+			next = p.Next
+			if err := w.checkTopicID(r, p); err != nil {
 				return err
 			}
 		}
@@ -442,21 +440,20 @@ func (w *worker) checkInputs(r *taskRun, point *record.CommitPoint) error {
 	return nil
 }
 
-// checkTopicID finds an input topic that was deleted and made again: its offsets mean other records.
-func (w *worker) checkTopicID(r *taskRun, tp record.TopicPartition) error {
-	for i, t := range r.plan.inputs {
-		if t.Name != tp.Topic {
-			continue
+// checkTopicID finds an input topic that was deleted and made again: the offset means another record. The
+// commit record knows the topic's ID, and so does the metadata of a committed offset, which Kafka
+// deletes with the topic.
+func (w *worker) checkTopicID(r *taskRun, p record.InputPosition) error {
+	was := p.TopicID
+	for _, o := range r.restore.committed {
+		if m, err := changelog.ParseMetadata(o.Metadata); o.TopicPartition == p.TopicPartition && err == nil && was == "" {
+			was = m.TopicID
 		}
-		for _, o := range r.restore.committed {
-			if o.TopicPartition != tp {
-				continue
-			}
-			m, err := changelog.ParseMetadata(o.Metadata)
-			if err == nil && m.TopicID != "" && r.plan.inputs[i].ID != "" && m.TopicID != r.plan.inputs[i].ID {
-				return fmt.Errorf("processor: task %s: %w: topic %q was deleted and made again (ID %s, was %s): the committed offset %d belongs to the old one. "+
-					"Start under another application name, or reset this one", r.name, ErrOffsets, tp.Topic, r.plan.inputs[i].ID, m.TopicID, o.Next)
-			}
+	}
+	for _, t := range r.plan.inputs {
+		if t.Name == p.Topic && was != "" && t.ID != "" && was != t.ID {
+			return fmt.Errorf("processor: task %s: %w: topic %q was deleted and made again (ID %s, was %s): offset %d, the next to process, belongs to the old one. "+
+				"Start under another application name", r.name, ErrOffsets, p.Topic, t.ID, was, p.Next)
 		}
 	}
 	return nil

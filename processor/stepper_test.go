@@ -18,13 +18,14 @@ var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // world is a simulated cluster with an application on it.
 type world struct {
-	t     *testing.T
-	b     *simbroker.Broker
-	topo  *topology.Topology
-	disk  *memoryLog
-	inc   uint64
-	lives int
-	opts  []Option
+	t        *testing.T
+	b        *simbroker.Broker
+	topo     *topology.Topology
+	disk     *memoryLog
+	inc      uint64
+	lives    int
+	instance string
+	opts     []Option
 }
 
 // totals is the topology of these tests: dedup by header, then a count per key through a repartition.
@@ -45,7 +46,7 @@ func totals(t *testing.T) *topology.Topology {
 }
 
 func newWorld(t *testing.T, topo *topology.Topology) *world {
-	w := &world{t: t, b: simbroker.New(start), topo: topo, disk: newMemoryLog()}
+	w := &world{t: t, instance: "a", b: simbroker.New(start), topo: topo, disk: newMemoryLog()}
 	w.b.MarkerDelay = func(record.TopicPartition, string) time.Duration { return 2 * time.Millisecond }
 	c := w.b.Client("setup")
 	for _, name := range []string{"in", "echo", "out", "dlq"} {
@@ -62,7 +63,7 @@ func (w *world) live() *Stepper {
 	w.lives++
 	c := w.b.Client(fmt.Sprintf("life-%d", w.lives))
 	s, err := NewStepper(context.Background(), w.topo, Env{
-		Cluster: c, Local: w.disk, Instance: "a", Now: w.b.Now,
+		Cluster: c, Local: w.disk, Instance: w.instance, Now: w.b.Now,
 		Sleep:       func(ctx context.Context, d time.Duration) error { w.b.Advance(d); return ctx.Err() },
 		Incarnation: func() uint64 { w.inc++; return w.inc },
 	}, w.opts...)
@@ -70,7 +71,7 @@ func (w *world) live() *Stepper {
 		w.t.Fatal(err)
 	}
 	g := w.b.Group("app")
-	g.Add("a", s.CoPartitioned(), s)
+	g.Add(w.instance, s.CoPartitioned(), s)
 	if err := s.Start(context.Background(), 0); err != nil {
 		w.t.Fatal(err)
 	}

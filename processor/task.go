@@ -294,7 +294,7 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 	p := record.CommitPoint{Sequence: t.point.Sequence + 1, Incarnation: t.point.Incarnation, StreamTime: t.streamTime}
 	for _, in := range t.inputs {
 		if in != nil {
-			p.Inputs = append(p.Inputs, record.InputPosition{TopicPartition: in.tp, Next: in.next})
+			p.Inputs = append(p.Inputs, record.InputPosition{TopicPartition: in.tp, TopicID: t.cfg.inputIDs[in.source], Next: in.next})
 		}
 	}
 	slices.SortFunc(p.Inputs, compareInputs)

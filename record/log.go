@@ -54,7 +54,8 @@ type StateChange struct {
 // InputPosition is how far a task has processed one of its input partitions.
 type InputPosition struct {
 	TopicPartition
-	Next Offset
+	TopicID string // UUID of the topic that Next belongs to; empty: not known
+	Next    Offset
 }
 
 // CommitPoint is what identifies one committed transaction of a task. The same point stands in

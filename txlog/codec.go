@@ -170,6 +170,7 @@ func encodePosition(p *record.LocalPosition, gens []logged) []byte {
 	for _, in := range p.Inputs {
 		b = appendString(b, in.Topic)
 		b = binary.BigEndian.AppendUint32(b, uint32(in.Partition))
+		b = appendString(b, in.TopicID)
 		b = binary.BigEndian.AppendUint64(b, uint64(in.Next))
 	}
 	b = binary.AppendUvarint(b, uint64(len(p.Changelogs)))
@@ -224,11 +225,13 @@ func decodePosition(value []byte) (record.LocalPosition, []logged, error) {
 	p.Sequence, p.Incarnation = r.u64(), r.u64()
 	p.StreamTime, p.AppliedAt = r.time(), r.time()
 	// The smallest element of each list bounds what a false length can make us allocate.
-	if n := r.count(13); n > 0 {
+	if n := r.count(14); n > 0 {
 		p.Inputs = make([]record.InputPosition, n)
 		for i := range p.Inputs {
 			p.Inputs[i].Topic = r.string()
-			p.Inputs[i].Partition, p.Inputs[i].Next = record.Partition(int32(r.u32())), record.Offset(r.u64())
+			p.Inputs[i].Partition = record.Partition(int32(r.u32()))
+			p.Inputs[i].TopicID = r.string()
+			p.Inputs[i].Next = record.Offset(r.u64())
 		}
 	}
 	if n := r.count(14); n > 0 {
