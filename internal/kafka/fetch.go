@@ -88,8 +88,15 @@ func (l *fetchLeg) run() {
 			continue
 		}
 		l.tries = 0
+		at := map[record.TopicPartition]int{}
+		for i := range asks {
+			at[asks[i].p.tp] = i
+		}
 		for i := range answers {
-			l.handle(asks, &answers[i])
+			f := &answers[i]
+			if k, ok := at[record.TopicPartition{Topic: f.topic, Partition: record.Partition(f.partition)}]; ok {
+				l.handle(asks[k], f)
+			}
 		}
 		if len(answers) < len(asks) {
 			l.failed(asks, errors.New("the answer lacks a partition"))
@@ -264,14 +271,7 @@ func (l *fetchLeg) failed(asks []ask, err error) {
 }
 
 // handle takes over the answer about one partition.
-func (l *fetchLeg) handle(asks []ask, f *fetched) {
-	i := slices.IndexFunc(asks, func(a ask) bool {
-		return int32(a.p.tp.Partition) == f.partition && a.p.tp.Topic == f.topic
-	})
-	if i < 0 {
-		return
-	}
-	a := asks[i]
+func (l *fetchLeg) handle(a ask, f *fetched) {
 	r := l.r
 	if f.code != sarama.ErrNoError {
 		r.mu.Lock()
