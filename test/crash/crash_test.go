@@ -356,4 +356,24 @@ func TestTotalsAcrossInstances(t *testing.T) {
 			t.Errorf("after SIGTERM: exit code %d, %v", code, err)
 		}
 	}
+	f.checkLocalState(a, again, b, other)
+}
+
+// checkLocalState: what any of the daemons has on disk is the fold of the changelog to its position, and together the
+// last owners hold all partitions at their ends.
+func (f *fixture) checkLocalState(daemons ...*Daemon) {
+	f.Helper()
+	current := 0
+	for _, d := range daemons {
+		got, err := CheckLocalState(f.ctx, f.kafka.Addresses(), filepath.Join(d.Dir, "bills-totals"), "bills-totals", "totals", "bills-totals-totals-changelog")
+		if err != nil {
+			f.Errorf("%s: %v", filepath.Base(d.Log), err)
+			continue
+		}
+		f.Logf("%s: %+v", filepath.Base(d.Log), got)
+		current += got.Current
+	}
+	if current < partitions {
+		f.Errorf("the stores of %d tasks are at the end of their changelogs, want %d", current, partitions)
+	}
 }
