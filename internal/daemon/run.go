@@ -56,6 +56,7 @@ type member struct {
 // Run runs the pipelines until ctx ends, then lets each finish its transaction and returns nil. If one
 // fails, the others are stopped in the same way, and all errors come back.
 func Run(ctx context.Context, c RunConfig) error {
+	saveMemory()
 	registry := prometheus.NewRegistry()
 	process, err := metric.NewProcess(registry, c.Version.Version, c.Version.Revision, func() (uint64, uint64, error) { return diskUsage(c.DataDir) })
 	if err != nil {
