@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -73,6 +74,30 @@ func TestMedianAndBest(t *testing.T) {
 	}
 	if v, ok := best(all, "x", false); !ok || v != 3 {
 		t.Errorf("lowest: %v, %v", v, ok)
+	}
+}
+
+// TestJournal: a later call sees the runs of an earlier one.
+func TestJournal(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.jsonl")
+	for call := range 2 {
+		j, err := openJournal(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := j.count("T", "a"); n != call {
+			t.Errorf("call %d finds %d runs", call, n)
+		}
+		r, _ := parseResult(runLine)
+		if err := j.add("T", "a", []result{r}); err != nil {
+			t.Fatal(err)
+		}
+		if v, ok := j.series("T", "a").median("cpu_us"); !ok || v != 47.58 {
+			t.Errorf("call %d: %v, %v", call, v, ok)
+		}
+		if n := j.count("T", "b"); n != 0 {
+			t.Errorf("%d runs of another system", n)
+		}
 	}
 }
 

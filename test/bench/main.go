@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -24,20 +25,29 @@ type bench struct {
 	parts     []string
 	workloads []string
 	conf      string // --conf flags for streamd only
+	work      string // keeps the peer, the broker's data and the results between calls
+	limit     time.Duration
 	log       io.Writer
 
+	start   time.Time
 	streams *peer
 	exec    string // the --exec argument
+	journal *journal
 }
 
+// errUnfinished: the time of -for is over.
+var errUnfinished = errors.New("not finished: call again with the same -work")
+
 func main() {
-	b := bench{log: os.Stderr}
+	b := bench{log: os.Stderr, start: time.Now()}
 	flag.StringVar(&b.peer, "peer", os.Getenv("PEER"), "folder of the Kafka Streams bench program (default $PEER)")
 	flag.StringVar(&b.libs, "kafka-libs", os.Getenv("STREAMD_KAFKA_LIBS"), "folder of Kafka's jars (default $STREAMD_KAFKA_LIBS, which make sets)")
 	flag.IntVar(&b.reps, "reps", 3, "repetitions, interleaved")
 	parts := flag.String("parts", "throughput,latency,recovery", "what to measure")
 	workloads := flag.String("workloads", "w1,w2,w3", "workloads of the throughput part")
 	flag.StringVar(&b.conf, "streamd", "", "arguments for streamdbench, as \"--conf.workers=1\"")
+	flag.StringVar(&b.work, "work", "", "folder to keep: a bench that was broken off goes on where it was (default: a temporary one)")
+	flag.DurationVar(&b.limit, "for", 0, "begin no run after this time; needs -work (default: no limit)")
 	flag.Parse()
 	b.parts, b.workloads = strings.Split(*parts, ","), strings.Split(*workloads, ",")
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -49,15 +59,23 @@ func main() {
 }
 
 func (b *bench) run(ctx context.Context) error {
-	scratch, err := os.MkdirTemp("", "streamd-bench-")
-	if err != nil {
+	work := b.work
+	if work == "" {
+		temporary, err := os.MkdirTemp("", "streamd-bench-")
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(temporary)
+		work = temporary
+	}
+	var err error
+	if b.streams, err = preparePeer(ctx, b.peer, work, b.libs, b.log); err != nil {
 		return err
 	}
-	defer os.RemoveAll(scratch)
-	if b.streams, err = preparePeer(ctx, b.peer, scratch, b.libs, b.log); err != nil {
+	if b.journal, err = openJournal(filepath.Join(work, "results.jsonl")); err != nil {
 		return err
 	}
-	b.exec = filepath.Join(scratch, "streamdbench")
+	b.exec = filepath.Join(work, "streamdbench")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", b.exec, "./test/bench/streamdbench").CombinedOutput(); err != nil {
 		return fmt.Errorf("building streamdbench: %w\n%s", err, out)
 	}
@@ -68,9 +86,7 @@ func (b *bench) run(ctx context.Context) error {
 	if _, err := b.streams.call(ctx, "broker"); err != nil {
 		return err
 	}
-	if err := b.header(os.Stdout); err != nil {
-		return err
-	}
+	var tables []table
 	for _, p := range []struct {
 		name string
 		run  func(context.Context) ([]table, error)
@@ -78,14 +94,18 @@ func (b *bench) run(ctx context.Context) error {
 		if !slices.Contains(b.parts, p.name) {
 			continue
 		}
-		tables, err := p.run(ctx)
+		more, err := p.run(ctx)
 		if err != nil {
 			return err
 		}
-		for _, t := range tables {
-			if err := t.write(os.Stdout); err != nil {
-				return err
-			}
+		tables = append(tables, more...)
+	}
+	if err := b.header(os.Stdout); err != nil {
+		return err
+	}
+	for _, t := range tables {
+		if err := t.write(os.Stdout); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -130,42 +150,51 @@ func tuned(workload string) []system {
 
 var titles = map[string]string{"w1": "copy", "w2": "dedup over one hour", "w3": "dedup and count per key"}
 
-// rounds runs every system once per repetition, so that a change of the machine's mood meets all of them.
-func (b *bench) rounds(ctx context.Context, reps int, systems []system, args ...string) ([]series, error) {
-	all := make([]series, len(systems))
+// rounds runs every system once per repetition, so that a change of the machine's mood meets all of them. What the
+// journal has already is not run again.
+func (b *bench) rounds(ctx context.Context, title string, reps int, systems []system, args ...string) ([]series, error) {
 	for rep := range reps {
-		for i, s := range systems {
-			all[i].system = s.name
-			fmt.Fprintf(b.log, "--- %s, %s, %d of %d\n", strings.Join(args, " "), s.name, rep+1, reps)
+		for _, s := range systems {
+			if b.journal.count(title, s.name) > rep {
+				continue
+			}
+			if b.limit > 0 && time.Since(b.start) > b.limit {
+				return nil, errUnfinished
+			}
+			fmt.Fprintf(b.log, "--- %s, %s, %d of %d\n", title, s.name, rep+1, reps)
 			got, err := b.streams.measure(ctx, append(slices.Clone(args), s.args...)...)
 			if err != nil {
 				return nil, err
 			}
-			all[i].results = append(all[i].results, got...)
+			if err := b.journal.add(title, s.name, got); err != nil {
+				return nil, err
+			}
 		}
+	}
+	all := make([]series, len(systems))
+	for i, s := range systems {
+		all[i] = b.journal.series(title, s.name)
 	}
 	return all, nil
 }
 
 func (b *bench) throughput(ctx context.Context) ([]table, error) {
-	if _, err := b.streams.call(ctx, "load"); err != nil {
+	if err := b.streams.load(ctx); err != nil {
 		return nil, err
 	}
 	var tables []table
 	for _, w := range b.workloads {
-		title, ok := titles[w]
+		name, ok := titles[w]
 		if !ok {
 			return nil, fmt.Errorf("workload %q: want w1, w2 or w3", w)
 		}
+		title := "Throughput: " + name + ", 1,000,000 records"
 		systems := append([]system{b.streamd(), plain()}, tuned(w)...)
-		all, err := b.rounds(ctx, b.reps, systems, "run", "--in=in", "--workload="+w, everyUpdate)
+		all, err := b.rounds(ctx, title, b.reps, systems, "run", "--in=in", "--workload="+w, everyUpdate)
 		if err != nil {
 			return nil, err
 		}
-		tables = append(tables, table{
-			title: "Throughput: " + title + ", 1,000,000 records", rows: throughputRows,
-			streamd: all[0], plain: all[1], tuned: all[2:],
-		})
+		tables = append(tables, table{title: title, rows: throughputRows, streamd: all[0], plain: all[1], tuned: all[2:]})
 	}
 	return tables, nil
 }
@@ -173,14 +202,12 @@ func (b *bench) throughput(ctx context.Context) ([]table, error) {
 func (b *bench) latency(ctx context.Context) ([]table, error) {
 	var tables []table
 	for _, rate := range []string{"1000", "10000"} {
-		all, err := b.rounds(ctx, b.reps, []system{b.streamd(), plain()}, "latency", "--workload=w2", "--rate="+rate)
+		title := "Latency: dedup at " + rate + " records/s, produce to read_committed receipt"
+		all, err := b.rounds(ctx, title, b.reps, []system{b.streamd(), plain()}, "latency", "--workload=w2", "--rate="+rate)
 		if err != nil {
 			return nil, err
 		}
-		tables = append(tables, table{
-			title: "Latency: dedup at " + rate + " records/s, produce to read_committed receipt", rows: latencyRows,
-			streamd: all[0], plain: all[1],
-		})
+		tables = append(tables, table{title: title, rows: latencyRows, streamd: all[0], plain: all[1]})
 	}
 	return tables, nil
 }
@@ -189,13 +216,13 @@ func (b *bench) latency(ctx context.Context) ([]table, error) {
 func (b *bench) recovery(ctx context.Context) ([]table, error) {
 	static := plain()
 	static.args = append(static.args, "--conf.group.instance.id=bench-1")
-	all, err := b.rounds(ctx, 1, []system{b.streamd(), static},
+	title := "Recovery: kill -9 with two million IDs and 5,000 records/s coming in, three kills"
+	all, err := b.rounds(ctx, title, 1, []system{b.streamd(), static},
 		"recovery", "--workload=w3", "--records=2110000", "--rate=5000", "--steps=kill,kill,kill", everyUpdate)
 	if err != nil {
 		return nil, err
 	}
 	return []table{{
-		title: "Recovery: kill -9 with two million IDs and 5,000 records/s coming in, three kills", rows: recoveryRows,
-		streamd: all[0], plain: all[1],
+		title: title, rows: recoveryRows, streamd: all[0], plain: all[1],
 	}}, nil
 }

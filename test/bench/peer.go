@@ -44,6 +44,9 @@ func preparePeer(ctx context.Context, from, scratch, libs string, log io.Writer)
 	p := &peer{dir: filepath.Join(scratch, "peer"), log: log}
 	work := filepath.Join(scratch, "work")
 	p.env = append(os.Environ(), "WORK="+work, "KAFKA_LIBS="+libs)
+	if _, err := os.Stat(filepath.Join(p.dir, "target", "streams-bench.jar")); err == nil {
+		return p, nil // by an earlier call
+	}
 	// By hand and not with os.CopyFS, which keeps the modes: a read-only checkout would stay so.
 	err := filepath.WalkDir(from, func(path string, d os.DirEntry, err error) error {
 		if err != nil {
@@ -111,6 +114,18 @@ func (p *peer) call(ctx context.Context, args ...string) ([]result, error) {
 	return all, nil
 }
 
+// load makes the input topic, unless an earlier call has.
+func (p *peer) load(ctx context.Context) error {
+	mark := filepath.Join(p.dir, "loaded")
+	if _, err := os.Stat(mark); err == nil {
+		return nil
+	}
+	if _, err := p.call(ctx, "load"); err != nil {
+		return err
+	}
+	return os.WriteFile(mark, nil, 0o600)
+}
+
 // measure is call, with the bytes that the broker wrote to its files meanwhile.
 func (p *peer) measure(ctx context.Context, args ...string) ([]result, error) {
 	before, err := p.brokerBytes()
@@ -125,9 +140,10 @@ func (p *peer) measure(ctx context.Context, args ...string) ([]result, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range all {
-		if n := r.figures["inputs"]; n > 0 && after > before {
-			r.figures["broker_bytes"] = float64(after-before) / n
+	for i := range all {
+		if n := all[i].figures["inputs"]; n > 0 && after > before {
+			// As one more figure of the line, so that it is kept with it.
+			all[i], _ = parseResult(fmt.Sprintf("%s broker_bytes=%.1f", all[i].text, float64(after-before)/n))
 		}
 	}
 	return all, nil

@@ -1,6 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,7 +31,7 @@ func parseResult(line string) (r result, ok bool) {
 	if !ok {
 		return result{}, false
 	}
-	r = result{kind: kind, text: line, figures: map[string]float64{}}
+	r = result{kind: kind, text: strings.TrimSpace(line), figures: map[string]float64{}}
 	checked := false
 	for _, field := range strings.Fields(rest) {
 		switch field {
@@ -50,6 +56,84 @@ func parseResult(line string) (r result, ok bool) {
 type series struct {
 	system  string
 	results []result
+}
+
+// journal keeps the meter's lines of each run in a file.
+type journal struct {
+	path    string
+	entries []entry
+}
+
+// entry is one run.
+type entry struct {
+	Title  string   `json:"title"`
+	System string   `json:"system"`
+	Lines  []string `json:"lines"`
+}
+
+// openJournal reads what earlier calls wrote.
+func openJournal(path string) (*journal, error) {
+	j := &journal{path: path}
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for line := range bytes.Lines(data) {
+		var e entry
+		if err := json.Unmarshal(line, &e); err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		j.entries = append(j.entries, e)
+	}
+	return j, nil
+}
+
+// add appends a run.
+func (j *journal) add(title, system string, results []result) error {
+	e := entry{Title: title, System: system}
+	for _, r := range results {
+		e.Lines = append(e.Lines, r.text)
+	}
+	line, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(j.path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Write(append(line, '\n')); err != nil {
+		_ = f.Close()
+		return err
+	}
+	j.entries = append(j.entries, e)
+	return f.Close()
+}
+
+// count is the number of runs of a system.
+func (j *journal) count(title, system string) (n int) {
+	for _, e := range j.entries {
+		if e.Title == title && e.System == system {
+			n++
+		}
+	}
+	return n
+}
+
+// series returns the runs of a system.
+func (j *journal) series(title, system string) series {
+	s := series{system: system}
+	for _, e := range j.entries {
+		if e.Title != title || e.System != system {
+			continue
+		}
+		for _, line := range e.Lines {
+			if r, ok := parseResult(line); ok {
+				s.results = append(s.results, r)
+			}
+		}
+	}
+	return s
 }
 
 // median returns the median of a figure, not ok if no run has it.
