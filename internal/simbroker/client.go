@@ -19,6 +19,10 @@ type Client struct {
 	// Prefetch makes readers fetch ahead, as real ones do: what Poll returns was fetched at the Poll
 	// before, and may carry the tag of a position that is gone. Set before use.
 	Prefetch bool
+	// MaxFetch, if not 0, is what a fetch brings of one partition at most, in bytes, if that is less than
+	// the reader's own limit: a broker may always answer with less. A whole batch comes all the same.
+	// Set before use.
+	MaxFetch int
 
 	b       *Broker
 	name    string

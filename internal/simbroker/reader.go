@@ -149,7 +149,11 @@ func (r *reader) read(tp record.TopicPartition, p *readPosition) (broker.Batch, 
 		l := r.c.b.log(tp)
 		b.HighWatermark, b.LastStable = l.end, l.stable()
 		var recs []broker.Record
-		recs, b.Next, code = l.fetch(p.next, int(r.conf.MaxBytes), r.conf.Isolation)
+		limit := int(r.conf.MaxBytes)
+		if r.c.MaxFetch > 0 {
+			limit = min(limit, r.c.MaxFetch)
+		}
+		recs, b.Next, code = l.fetch(p.next, limit, r.conf.Isolation)
 		b.Records = cloned(recs)
 	}
 	if code != None && code != NotLeaderOrFollower {

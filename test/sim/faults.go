@@ -129,8 +129,8 @@ type event struct {
 // events are the faults that do not concern one request.
 func events() []event {
 	return []event{
-		{"request", 20, func(w *world) {
-			for range 1 + w.rng.IntN(3) {
+		{"request", 28, func(w *world) {
+			for range 3 + w.rng.IntN(3) {
 				w.faults.random()
 			}
 		}},
@@ -164,8 +164,15 @@ func events() []event {
 		{"leader", 1, func(w *world) { w.b.ElectLeader(w.anyPartition()) }},
 		{"slow markers", 2, func(w *world) { w.slowMarker = 1 + w.rng.IntN(3) }},
 		{"hand-over", 4, func(w *world) { // of everything, with markers that are late for the new owner
-			w.slowMarker = 2 + w.rng.IntN(6)
-			w.group.pending, w.group.moveAll = true, true
+			w.slowMarker, w.handOver = 2+w.rng.IntN(6), true
+		}},
+		{"death at a point", 17, func(w *world) {
+			w.dieAt, w.dieAfter = deathPoints[w.rng.IntN(len(deathPoints))], w.rng.IntN(3)
+			if w.dieAt == "recover.start" { // it takes a commit that fails
+				w.dieAfter = 0
+				w.faults.pending = append(w.faults.pending, &requestFault{api: simbroker.TxnOffsetCommit, times: 1,
+					action: simbroker.Action{Verdict: simbroker.Refuse, Code: simbroker.IllegalGeneration}})
+			}
 		}},
 		{"compaction", 1, func(w *world) {
 			for _, tp := range w.changelogs() {
@@ -175,6 +182,12 @@ func events() []event {
 		{"long night", 2, func(w *world) { w.night() }},
 		{"disk full", 1, func(w *world) { w.owners[w.rng.IntN(len(w.owners))].disk.full = 1 + w.rng.IntN(3) }},
 	}
+}
+
+// deathPoints are the places within a process where it may be told to die: the engine's points, and the disk's.
+var deathPoints = []string{
+	"commit.prepared", "commit.acked", "commit.applied", "recover.start", "restore.batch", "restore.done",
+	"disk.before", "disk.after", "disk.reset",
 }
 
 // night kills everybody for longer than tombstones are kept, and compacts the changelogs: a disk that was
@@ -224,6 +237,10 @@ func (w *world) markerDelay(tp record.TopicPartition, _ string) time.Duration {
 		// One partition of one transaction learns of the decision much later than the others.
 		w.slowMarker--
 		w.hit("slow marker")
+		if w.handOver {
+			w.handOver = false
+			w.group.pending, w.group.moveAll = true, true
+		}
 		return time.Duration(w.rng.IntN(9_000)) * time.Millisecond
 	}
 	return time.Duration(w.rng.IntN(4)) * time.Millisecond

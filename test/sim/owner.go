@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
@@ -91,6 +92,12 @@ func (o *owner) kill() {
 
 // stop is a place where the process may be interrupted for ever.
 func (o *owner) stop(where string) {
+	if o.w.dieAt != "" && strings.HasSuffix(where, o.w.dieAt) {
+		if o.w.dieAfter--; o.w.dieAfter < 0 {
+			o.w.hit("death at " + o.w.dieAt)
+			o.w.dieAt, o.dying = "", true
+		}
+	}
 	if o.dying || !o.yield(where) {
 		o.dying = true
 		panic(simbroker.Crash{Call: simbroker.Call{Client: o.instance, API: simbroker.API(where)}})
@@ -101,7 +108,7 @@ func (o *owner) stop(where string) {
 func (o *owner) main() error {
 	ctx := context.Background()
 	c := o.w.b.Client(fmt.Sprintf("%s.%d", o.instance, o.life))
-	c.Prefetch = o.w.prefetch
+	c.Prefetch, c.MaxFetch = o.w.prefetch, o.w.maxFetch
 	c.Yield = func(call simbroker.Call) {
 		if call.API == simbroker.Sleep {
 			o.wake = o.w.now().Add(call.Wait)

@@ -75,8 +75,8 @@ func checkCoverage(t *testing.T, seeds int, hits map[string]int) {
 	for _, e := range events() {
 		points = append(points, e.name)
 	}
-	for _, p := range []string{"commit.prepared", "commit.acked", "commit.applied", "recover.start", "restore.batch", "restore.done"} {
-		points = append(points, "point "+p)
+	for _, p := range deathPoints {
+		points = append(points, "death at "+p)
 	}
 	for _, api := range []string{"Produce", "TxnOffsetCommit", "EndTxn"} {
 		for _, v := range verdictNames {

@@ -51,11 +51,15 @@ type world struct {
 	watch      *observer
 	partitions int
 	prefetch   bool
+	maxFetch   int
 
 	incarnations uint64
 	plan         []time.Time // of the events to come
 	events       []event
 	slowMarker   int
+	handOver     bool   // everything changes hands at the next slow marker
+	dieAt        string // a place where the next process dies
+	dieAfter     int    // after so many others have passed it
 	heldInit     bool
 	abortNext    bool
 	lastFault    time.Time
@@ -108,6 +112,7 @@ func newWorld(conf Config) *world {
 	owners := pick(conf.Owners, 1, 3)
 	bills := pick(conf.Bills, 20, 200)
 	w.prefetch = w.rng.IntN(2) == 0
+	w.maxFetch = 200 << w.rng.IntN(8)
 	setup := w.b.Client("setup")
 	for _, name := range []string{billsTopic, echoTopic, totalsTopic, sumsTopic, notesTopic, copyTopic} {
 		if err := setup.CreateTopic(context.Background(), broker.Topic{Name: name, Partitions: int32(w.partitions), Retention: -1}); err != nil {
@@ -248,7 +253,7 @@ func (w *world) happen(now time.Time) {
 	}
 	if len(w.plan) == 0 && w.load.left <= 0 && !w.quiet {
 		w.quiet = true
-		w.faults.pending, w.slowMarker = nil, 0
+		w.faults.pending, w.slowMarker, w.handOver, w.dieAt = nil, 0, false, ""
 		w.b.DeliverHeld()
 		w.b.ReleaseMarkers(func(record.TopicPartition) bool { return true })
 		w.lastFault = later(w.lastFault, now)
