@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -78,7 +79,7 @@ func (c *Cluster) Close() error {
 	c.mu.Unlock()
 	for _, a := range conns {
 		<-a.sem
-		a.link.drop(false)
+		a.link.drop()
 	}
 	return nil
 }
@@ -114,6 +115,9 @@ func (c *Cluster) describe(ctx context.Context, topics ...string) (resp *sarama.
 		c.id = *resp.ClusterID
 	}
 	for _, t := range resp.Topics {
+		if t.Err == sarama.ErrUnknownTopicOrPartition { // deleted, perhaps
+			maps.DeleteFunc(c.leaders, func(tp record.TopicPartition, _ int32) bool { return tp.Topic == t.Name })
+		}
 		for _, p := range t.Partitions {
 			tp := record.TopicPartition{Topic: t.Name, Partition: record.Partition(p.ID)}
 			if _, known := c.brokers[p.Leader]; known {
@@ -206,7 +210,7 @@ func (c *Cluster) ask(ctx context.Context, addr string, f func(*sarama.Broker) e
 	if a == nil {
 		a = &adminConn{sem: make(chan struct{}, 1)}
 		a.sem <- struct{}{}
-		a.link = link{c: c, find: func(context.Context, bool) (string, error) { return addr, nil }}
+		a.link = link{c: c, find: func(context.Context) (string, error) { return addr, nil }}
 		c.conns[addr] = a
 	}
 	c.mu.Unlock()
@@ -221,7 +225,7 @@ func (c *Cluster) ask(ctx context.Context, addr string, f func(*sarama.Broker) e
 		return err
 	}
 	if err := k.call(ctx, f); err != nil {
-		a.link.drop(false)
+		a.link.drop()
 		return err
 	}
 	return nil

@@ -90,7 +90,7 @@ func (p *producer) coordinate(ctx context.Context, req request, l *link, send fu
 			})
 			sent = sent || err == nil || isLost(err)
 			if err != nil {
-				l.drop(true)
+				l.drop()
 				return sent, p.requestError(ctx, req, err, lastCode)
 			}
 			_, react := classify(req, a.code)
@@ -108,7 +108,7 @@ func (p *producer) coordinate(ctx context.Context, req request, l *link, send fu
 				continue
 			case again:
 			case elsewhere:
-				l.drop(true)
+				l.drop()
 			case renew:
 				p.pid, p.epoch = -1, -1
 				return sent, err
@@ -210,10 +210,10 @@ func (p *producer) addOffsets(ctx context.Context, group string) error {
 func (p *producer) commitOffsets(ctx context.Context, meta broker.GroupMeta, offsets []broker.OffsetCommit) error {
 	if p.group == nil || p.groupID != meta.Group {
 		if p.group != nil {
-			p.group.drop(false)
+			p.group.drop()
 		}
 		p.groupID = meta.Group
-		p.group = &link{c: p.c, find: func(ctx context.Context, anew bool) (string, error) {
+		p.group = &link{c: p.c, find: func(ctx context.Context) (string, error) {
 			return p.c.coordinator(ctx, meta.Group, sarama.CoordinatorGroup)
 		}}
 	}

@@ -59,12 +59,12 @@ type ask struct {
 
 // run fetches until the reader is closed.
 func (l *fetchLeg) run() {
-	l.link.find = func(context.Context, bool) (string, error) {
+	l.link.find = func(context.Context) (string, error) {
 		l.r.mu.Lock()
 		defer l.r.mu.Unlock()
 		return l.addr, nil
 	}
-	defer l.link.drop(false)
+	defer l.link.drop()
 	for {
 		asks, wait := l.pick()
 		if asks == nil {
@@ -182,7 +182,7 @@ func (l *fetchLeg) fetch(asks []ask, wait time.Duration) ([]byte, *conn, error) 
 	}
 	body, err := k.roundTrip(ctx, l.buf, wait)
 	if err != nil {
-		l.link.drop(false)
+		l.link.drop()
 		if errors.Is(context.Cause(ctx), errInterrupted) {
 			return nil, nil, errInterrupted
 		}
@@ -253,7 +253,7 @@ func groupTopics(asks []ask) [][]ask {
 
 // failed has every partition of a lost Fetch look for its leader again.
 func (l *fetchLeg) failed(asks []ask, err error) {
-	l.link.drop(false)
+	l.link.drop()
 	l.tries++
 	r := l.r
 	r.mu.Lock()

@@ -331,7 +331,8 @@ func sortPartitions(tps []record.TopicPartition) {
 
 // revoke calls Revoked and lets the claims go.
 func (m *membership) revoke(ctx context.Context, rev *revocation) {
-	ctx, cancel := context.WithTimeout(ctx, m.g.RebalanceTimeout)
+	// A little less, so that the handler can return before sarama gives the session up.
+	ctx, cancel := context.WithTimeout(ctx, m.g.RebalanceTimeout*9/10)
 	defer cancel()
 	m.calls.Lock()
 	m.h.Revoked(ctx, rev.gone)

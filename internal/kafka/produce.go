@@ -142,7 +142,7 @@ func (p *producer) runLegs(ctx context.Context, legs []*leg) error {
 			p.leaders[l.id] = k
 		}
 		addr := l.addr
-		k.find = func(context.Context, bool) (string, error) { return addr, nil }
+		k.find = func(context.Context) (string, error) { return addr, nil }
 		if p.frames[l.id] == nil {
 			p.frames[l.id] = make([]byte, 0, 4096)
 		}
@@ -193,13 +193,13 @@ func (p *producer) runLeg(ctx context.Context, l *leg, to *link, buf []byte) ([]
 		buf = p.produceFrame(k, buf, now)
 		body, err := k.roundTrip(ctx, buf, produceTimeout)
 		if err != nil {
-			to.drop(true)
+			to.drop()
 			return buf, &broker.Error{Op: string(reqProduce), Where: now[0].tp.String(), Kind: broker.ErrUnreachable, Cause: err}
 		}
 		answers, throttle, err := decodeProduce(body)
 		k.muted = time.Now().Add(throttle)
 		if err != nil { // an answer that cannot be read is no answer
-			to.drop(true)
+			to.drop()
 			return buf, &broker.Error{Op: string(reqProduce), Where: now[0].tp.String(), Kind: broker.ErrUnreachable, Cause: &lostError{err}}
 		}
 		again, err := p.acknowledge(l, now, answers)

@@ -81,7 +81,7 @@ func (c *Cluster) NewProducer(cfg broker.ProducerConfig) broker.Producer {
 	if p.kind, err = parseCodec(cfg.Compression); err != nil {
 		p.bad = &broker.Error{Op: string(reqProduce), Kind: broker.ErrConfig, Cause: err}
 	}
-	p.coord = &link{c: c, find: func(ctx context.Context, anew bool) (string, error) {
+	p.coord = &link{c: c, find: func(ctx context.Context) (string, error) {
 		return c.coordinator(ctx, cfg.TransactionalID, sarama.CoordinatorTransaction)
 	}}
 	return p
@@ -195,12 +195,12 @@ func (p *producer) Reset() {
 // Close implements broker.Producer.
 func (p *producer) Close() {
 	p.ready = false
-	p.coord.drop(false)
+	p.coord.drop()
 	if p.group != nil {
-		p.group.drop(false)
+		p.group.drop()
 	}
 	for _, id := range sortedKeys(p.leaders) {
-		p.leaders[id].drop(false)
+		p.leaders[id].drop()
 	}
 }
 
@@ -230,7 +230,7 @@ func (p *producer) Init(ctx context.Context) error {
 			if errors.As(err, &e) && fatal(e.Kind) {
 				return err
 			}
-			p.coord.drop(true)
+			p.coord.drop()
 			p.c.heals(reqInit, p.cfg.TransactionalID, err)
 			if since.IsZero() {
 				since = time.Now()
@@ -253,7 +253,9 @@ func (p *producer) Init(ctx context.Context) error {
 			conflicts++
 			err = sleep(ctx, markersBackoff(conflicts-1))
 		case again, elsewhere:
-			p.coord.drop(react == elsewhere)
+			if react == elsewhere {
+				p.coord.drop()
+			}
 			failures++
 			err = sleep(ctx, backoff(failures-1, 2*time.Millisecond, 100*time.Millisecond))
 		case renew:

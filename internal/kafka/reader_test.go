@@ -355,3 +355,67 @@ func TestTooLargeNamesItsRecord(t *testing.T) {
 		t.Fatalf("%d records, want 40", got)
 	}
 }
+
+// TestReadsFromThePreferredReplica: a broker that names a replica in the reader's rack is obeyed (KIP-392),
+// and left again when that one cannot serve.
+func TestReadsFromThePreferredReplica(t *testing.T) {
+	f := newFake(t, 2)
+	topic := makeTopic(t, f.c, 1)
+	at := tpOf(topic, 0)
+	fill(t, f.c, at, 1, 10)
+	leader := f.LeaderFor(topic, 0)
+	other := 1 - leader
+	f.SetFollowers(topic, 0, []int32{other})
+	r := f.c.NewReader(broker.ReaderConfig{MaxWait: 10 * time.Millisecond}).(*reader)
+	defer r.Close()
+	f.net.Answer(fetchKey, func(req kmsg.Request) kmsg.Response {
+		resp := corruptFetch(t, func([]byte) {})(req).(*kmsg.FetchResponse)
+		p := &resp.Topics[0].Partitions[0]
+		p.RecordBatches, p.PreferredReadReplica = nil, other
+		return resp
+	})
+	r.Seek(at, 0, 1)
+	pollUntil(t, r, "records", func(b broker.Batch) bool { return len(b.Records) == 10 })
+	r.mu.Lock()
+	from := r.parts[at].leader
+	r.mu.Unlock()
+	if from != other {
+		t.Fatalf("read from broker %d, want the replica %d", from, other)
+	}
+	f.SetFollowers(topic, 0, nil)
+	fill2 := newProducer(t, f.c, "more")
+	addValues(fill2, at, "last")
+	mustCommit(t, fill2)
+	pollUntil(t, r, "the last record", func(b broker.Batch) bool { return len(b.Records) == 1 })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.parts[at].leader != leader {
+		t.Fatalf("read from broker %d, want the leader %d", r.parts[at].leader, leader)
+	}
+}
+
+func TestManyPartitions(t *testing.T) {
+	f := newFake(t, 3)
+	const n = 300
+	topic := makeTopic(t, f.c, n)
+	p := newProducer(t, f.c, "x")
+	for i := range n {
+		addValues(p, tpOf(topic, i), fmt.Sprint(i))
+	}
+	mustCommit(t, p)
+	r := f.c.NewReader(broker.ReaderConfig{MaxWait: 10 * time.Millisecond})
+	defer r.Close()
+	for i := range n {
+		r.Seek(tpOf(topic, i), 0, 1)
+	}
+	seen := map[string]bool{}
+	pollUntil(t, r, "all partitions", func(b broker.Batch) bool {
+		for _, rec := range b.Records {
+			if string(rec.Value) != fmt.Sprint(b.Partition) || seen[string(rec.Value)] {
+				t.Fatalf("%s in partition %d", rec.Value, b.Partition)
+			}
+			seen[string(rec.Value)] = true
+		}
+		return len(seen) == n
+	})
+}

@@ -183,3 +183,44 @@ func missingRights(t *testing.T, env *kafkaenv.Cluster, tlsConf *kafka.TLS) {
 		}
 	}
 }
+
+// TestSessionsAreRenewed: a broker that ends SASL sessions after 5 s is no reason for a failed commit or
+// fetch (KIP-368), on the connections whose frames are our own too.
+func TestSessionsAreRenewed(t *testing.T) {
+	env := kafkaenv.Start(t, kafkaenv.Secure(), kafkaenv.Property("connections.max.reauth.ms", "5000"))
+	c, err := kafka.Open(testContext(t), kafka.Config{
+		Brokers: env.SecureAddresses(), TLS: &kafka.TLS{CAFile: env.AuthorityFile()},
+		SASL: &kafka.SASL{Mechanism: kafka.ScramSHA256, User: kafkaenv.User, Password: kafkaenv.Password},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	topic := makePlainTopic(t, c, "renewed")
+	p := c.NewProducer(broker.ProducerConfig{TransactionalID: "renewed"})
+	defer p.Close()
+	if err := p.Init(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	r := c.NewReader(broker.ReaderConfig{})
+	defer r.Close()
+	r.Seek(tpOf(topic, 0), 0, 1)
+	wrote, read := 0, 0
+	for begin := time.Now(); time.Since(begin) < 12*time.Second; wrote++ {
+		p.Add(broker.Output{TopicPartition: tpOf(topic, 0), Value: []byte("v")})
+		if _, out, err := p.Commit(testContext(t), broker.GroupMeta{}, nil); out != broker.Committed {
+			t.Fatalf("after %v: %v, %v", time.Since(begin), out, err)
+		}
+		for _, b := range r.Poll(testContext(t), 20*time.Millisecond) {
+			read += len(b.Records)
+		}
+	}
+	for limit := time.Now().Add(10 * time.Second); read < wrote && time.Now().Before(limit); {
+		for _, b := range r.Poll(testContext(t), time.Second) {
+			read += len(b.Records)
+		}
+	}
+	if read != wrote {
+		t.Fatalf("read %d of %d", read, wrote)
+	}
+}
