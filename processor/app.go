@@ -152,7 +152,9 @@ func (a *App) openLog(clusterID string) (*txlog.Log, error) {
 			return nil, fmt.Errorf("processor: keep the instance ID: %w", err)
 		}
 	}
+	a.stats.mu.Lock() // a page may ask already
 	a.stats.instance = log.InstanceID()
+	a.stats.mu.Unlock()
 	return log, nil
 }
 
@@ -205,6 +207,7 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	var rest sync.WaitGroup
 	rest.Go(func() { member <- e.cluster.Join(memberCtx, a.groupConfig(e), group) })
 	rest.Go(func() { e.purgeLoop(memberCtx) })
+	rest.Go(func() { e.compactLoop(memberCtx) })
 
 	var err error
 	select {
@@ -287,6 +290,24 @@ func (e *engine) purgeLoop(ctx context.Context) {
 		}
 		if err := e.cluster.DeleteRecords(ctx, before); err != nil && ctx.Err() == nil {
 			e.log.Warn("cannot delete processed records from repartition topics; they keep growing until it works", "err", err)
+		}
+	}
+}
+
+// compactLoop gives disk space back: when IDs were forgotten and the application is idle, the local log
+// is compacted. While records come, the log's own compaction has to do.
+func (e *engine) compactLoop(ctx context.Context) {
+	var forgotten, consumed uint64
+	for sleep(ctx, purgeInterval) == nil {
+		f, c := e.stats.activity()
+		idle := c == consumed
+		consumed = c
+		if !idle || f == forgotten {
+			continue
+		}
+		forgotten = f
+		if err := e.local.Compact(); err != nil {
+			e.log.Warn("cannot compact the local log; it takes more disk space than it needs", "err", err)
 		}
 	}
 }

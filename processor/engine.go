@@ -20,6 +20,8 @@ type LocalLog interface {
 	Task(name string) (LocalStore, error)
 	// DiskLow says whether writing is unsafe for lack of space.
 	DiskLow() bool
+	// Compact gives back the space of what was forgotten. It may take seconds; tasks go on meanwhile.
+	Compact() error
 }
 
 // engine is what the workers of a process share. It holds the outside world as functions, so that a

@@ -17,6 +17,22 @@ func (a logAdapter) Task(name string) (LocalStore, error) {
 	return taskAdapter{t}, nil
 }
 
+// Compact implements LocalLog.
+func (a logAdapter) Compact() error {
+	for {
+		left, err := a.Log.Sweep(sweepKeys)
+		if err != nil {
+			return err
+		}
+		if !left {
+			return a.Log.Flatten()
+		}
+	}
+}
+
+// sweepKeys is how many leftover keys are deleted at a time: a commit waits for no more than that.
+const sweepKeys = 4096
+
 type taskAdapter struct{ *txlog.Task }
 
 // IDs implements LocalStore.

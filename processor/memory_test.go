@@ -21,6 +21,8 @@ func newMemoryLog() *memoryLog { return &memoryLog{tasks: map[string]*memoryTask
 
 func (l *memoryLog) DiskLow() bool { return l.low }
 
+func (l *memoryLog) Compact() error { return nil }
+
 func (l *memoryLog) Task(name string) (LocalStore, error) {
 	if l.tasks[name] == nil {
 		l.tasks[name] = &memoryTask{}

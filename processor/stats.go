@@ -94,6 +94,24 @@ func (s *stats) addRestored(store string, records int) {
 	s.mu.Unlock()
 }
 
+// activity returns how many IDs were forgotten and how many records consumed, to be compared with a
+// later answer.
+func (s *stats) activity() (forgotten, consumed uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.tasks {
+		for _, d := range v.dedup {
+			forgotten += d.Expired
+		}
+		for _, c := range v.counters {
+			if strings.HasPrefix(c.Name, string(counterConsumedRecords)+separator) {
+				consumed += c.Value
+			}
+		}
+	}
+	return forgotten, consumed
+}
+
 func (s *stats) put(v taskView) {
 	s.mu.Lock()
 	s.tasks[v.status.Name] = v

@@ -155,6 +155,9 @@ func (v diskView) DiskLow() bool {
 	return false
 }
 
+// Compact implements processor.LocalLog.
+func (v diskView) Compact() error { return nil }
+
 // Task implements processor.LocalLog.
 func (v diskView) Task(name string) (processor.LocalStore, error) { return taskView{v, name}, nil }
 
