@@ -68,13 +68,20 @@ func (b *lockedBuffer) String() string {
 
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
+	// What is killed cannot tidy up. Not t.TempDir: a socket's path must be short.
+	tmp, err := os.MkdirTemp("", "streamd-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })
 	p := &process{Cmd: exec.Command("streamd", args...), out: &lockedBuffer{}, done: make(chan error, 1)}
+	p.Env = append(os.Environ(), "TMPDIR="+tmp)
 	p.Stdout, p.Stderr = p.out, p.out
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
 	go func() { p.done <- p.Wait() }()
-	t.Cleanup(func() { _ = p.Process.Kill() })
+	t.Cleanup(func() { _ = p.Process.Kill() }) // before tmp is removed
 	return p
 }
 
