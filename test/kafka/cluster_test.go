@@ -100,7 +100,7 @@ func TestBrokerDies(t *testing.T) {
 	if err := p.Init(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	d := &dying{t: t, c: c, p: p, j: j, topic: topic}
+	d := &dying{t: t, c: c, p: p, j: j, topic: topic, group: "dies"}
 	d.run(60)
 	env.Kill(0)
 	d.run(60)
@@ -125,6 +125,7 @@ type dying struct {
 	p     broker.Producer
 	j     *joined
 	topic string
+	group string
 
 	n, failed, unknown int
 	longest            time.Duration
@@ -163,7 +164,7 @@ func (d *dying) once(ctx context.Context) bool {
 	}
 	d.unknown++
 	for {
-		got, err := d.c.CommittedOffsets(ctx, "dies", []record.TopicPartition{tpOf(d.topic, 0)})
+		got, err := d.c.CommittedOffsets(ctx, d.group, []record.TopicPartition{tpOf(d.topic, 0)})
 		if err == nil {
 			return got[tpOf(d.topic, 0)].Next == record.Offset(d.n+1)
 		}
