@@ -392,18 +392,28 @@ func (w *worker) decide(r *taskRun) (point record.CommitPoint, fresh bool, err e
 	return d.Point, fresh, nil
 }
 
-// decideStateless takes the group's offsets as they are: nothing else has to agree with them.
+// decideStateless takes the group's offsets as they are: nothing else has to agree with them. The
+// counters are in memory only: a task that recovers keeps them, those of the transaction in doubt
+// included if the group's offsets are its.
 func (w *worker) decideStateless(r *taskRun) (point record.CommitPoint, fresh bool, err error) {
 	point.Incarnation = w.incarnation()
+	var last changelog.Metadata
 	for _, o := range r.restore.committed {
 		if o.Next == record.NoOffset {
 			continue
 		}
 		point.Inputs = append(point.Inputs, record.InputPosition{TopicPartition: o.TopicPartition, Next: o.Next})
-		if m, err := changelog.ParseMetadata(o.Metadata); err == nil && m.Sequence > point.Sequence {
-			point.Sequence = m.Sequence
+		if m, err := changelog.ParseMetadata(o.Metadata); err == nil && m.Sequence > last.Sequence {
+			last = m
 		} else if errors.Is(err, changelog.ErrNewerFormat) {
 			return point, false, fmt.Errorf("processor: task %s: %w", r.name, err)
+		}
+	}
+	point.Sequence = last.Sequence
+	if t := r.task; t != nil {
+		point.Counters = t.counters.committedValues()
+		if p := &t.pending; p.Sequence == last.Sequence && p.Incarnation == last.Incarnation {
+			point.Counters = p.Counters
 		}
 	}
 	return point, false, nil

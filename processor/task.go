@@ -305,6 +305,8 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 	}
 	if t.cfg.sub.Stateful() {
 		t.prepareState(txn, &p, now)
+	} else {
+		p.Counters = t.counters.snapshot(true)
 	}
 	for _, in := range t.inputs {
 		if in == nil {
