@@ -18,7 +18,10 @@ type assignment struct {
 
 	mu    sync.Mutex // guards all below; never held while waiting for a worker
 	tasks map[string]*placed
-	done  bool // the App is stopping: the workers have closed everything
+	// leaving are the tasks that a worker was told to let go of. Until it has, a task that comes back goes
+	// to that worker: its commit may be under way, and must not meet another worker's on the same store.
+	leaving map[string]leaving
+	done    bool // the App is stopping: the workers have closed everything
 }
 
 // placed is a task with its worker.
@@ -27,8 +30,14 @@ type placed struct {
 	worker *worker
 }
 
+// leaving is a task on its way out. gone is closed once its worker has closed it.
+type leaving struct {
+	worker *worker
+	gone   <-chan struct{}
+}
+
 func newAssignment(e *engine, workers []*worker) *assignment {
-	return &assignment{engine: e, workers: workers, tasks: map[string]*placed{}}
+	return &assignment{engine: e, workers: workers, tasks: map[string]*placed{}, leaving: map[string]leaving{}}
 }
 
 // Assigned implements broker.GroupHandler: every worker learns of the new generation, and new tasks
@@ -57,7 +66,7 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 			if a.tasks[run.name] != nil {
 				continue
 			}
-			w := a.idlest()
+			w := a.place(run.name)
 			a.tasks[run.name] = &placed{run: run, worker: w}
 			add[w] = append(add[w], run)
 		}
@@ -65,12 +74,14 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 	for name, t := range a.tasks {
 		if !now[name] { // gone without a revoke: its records can no longer be committed
 			a.log.Warn("task is gone without a revoke", "task", name)
-			t.worker.send(command{remove: t.run.inputs, lost: true})
-			delete(a.tasks, name)
+			done := make(chan struct{})
+			a.leave(name, t.worker, done)
+			t.worker.send(command{remove: t.run.inputs, lost: true, done: done})
 		}
 	}
 	a.log.Info("partitions assigned", "tasks", names, "generation", meta.Generation)
 	a.stats.assigned(a.now(), len(names))
+	a.stats.settled(a.now(), a.metrics) // a rebalance that brings no task ends here
 	for _, w := range a.workers {
 		w.send(command{assign: true, meta: meta, add: add[w]})
 	}
@@ -89,6 +100,25 @@ func (a *assignment) taskOf(p *subPlan, n record.Partition, has map[record.Topic
 		run.inputs = append(run.inputs, tp)
 	}
 	return run
+}
+
+// place is the worker of a new task: the one that still has it from before, or else the idlest.
+func (a *assignment) place(name string) *worker {
+	l, ok := a.leaving[name]
+	delete(a.leaving, name)
+	if ok {
+		select {
+		case <-l.gone:
+		default:
+			return l.worker
+		}
+	}
+	return a.idlest()
+}
+
+func (a *assignment) leave(name string, w *worker, gone <-chan struct{}) {
+	delete(a.tasks, name)
+	a.leaving[name] = leaving{worker: w, gone: gone}
 }
 
 func (a *assignment) idlest() *worker {
@@ -132,17 +162,17 @@ func (a *assignment) release(gone []record.TopicPartition, lost bool) []chan str
 	if a.done {
 		return nil
 	}
-	by := map[*worker][]record.TopicPartition{}
-	for name, t := range a.tasks {
-		if slices.ContainsFunc(gone, t.run.owns) {
-			by[t.worker] = append(by[t.worker], t.run.inputs...)
-			delete(a.tasks, name)
-		}
-	}
 	var waits []chan struct{}
 	for _, w := range a.workers {
-		if tps := by[w]; tps != nil {
-			done := make(chan struct{})
+		var tps []record.TopicPartition
+		done := make(chan struct{})
+		for name, t := range a.tasks {
+			if t.worker == w && slices.ContainsFunc(gone, t.run.owns) {
+				tps = append(tps, t.run.inputs...)
+				a.leave(name, w, done)
+			}
+		}
+		if tps != nil {
 			waits = append(waits, done)
 			w.send(command{remove: tps, lost: lost, done: done})
 		}

@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/txlog"
 )
 
 // Limits of one step of a worker.
@@ -304,7 +306,7 @@ func (w *worker) handle(ctx context.Context, c command) error {
 	case c.assign:
 		return w.assign(c)
 	case c.stop:
-		err := w.commit(ctx)
+		err := w.lastCommit(ctx)
 		w.closeRuns(func(*taskRun) bool { return true })
 		w.stopped = true
 		return err
@@ -313,10 +315,20 @@ func (w *worker) handle(ctx context.Context, c command) error {
 		w.closeRuns(func(r *taskRun) bool { return slices.ContainsFunc(c.remove, r.owns) })
 		return nil
 	default:
-		err := w.commit(ctx)
+		err := w.lastCommit(ctx)
 		w.closeRuns(func(r *taskRun) bool { return slices.ContainsFunc(c.remove, r.owns) })
 		return err
 	}
+}
+
+// lastCommit is the one before tasks are closed. On a full disk it would wait for space, for which
+// nobody has the time: the work is dropped and done again by the next owner.
+func (w *worker) lastCommit(ctx context.Context) error {
+	if w.local != nil && w.local.DiskLow() {
+		w.dropTxn()
+		return nil
+	}
+	return w.commit(ctx)
 }
 
 // assign takes over a new session and new tasks. What was read under the old session and is not
@@ -351,7 +363,7 @@ func (w *worker) dropTxn() {
 	w.producer.Reset()
 	w.endTxn()
 	for _, r := range w.runs {
-		if r.state == TaskRunning && r.task != nil {
+		if r.task != nil && r.restore == nil { // it runs, or is paused
 			r.task.Abort()
 			w.seek(r)
 		}
@@ -408,7 +420,9 @@ func (w *worker) finishSeal(s *sealed) error {
 		return nil // the task was opened anew since
 	}
 	s.log.sealing = false
-	if err := s.log.index.Sealed(s.result); err != nil {
+	if err := s.log.index.Sealed(s.result); errors.Is(err, txlog.ErrDiskFull) {
+		w.log.Warn("cannot seal IDs: the state disk is full; it is tried again after a later commit", "task", s.run.name, "operator", s.log.name)
+	} else if err != nil {
 		return fmt.Errorf("processor: task %s: seal the IDs of %q: %w", s.run.name, s.log.name, err)
 	}
 	return nil
