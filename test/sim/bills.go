@@ -249,7 +249,7 @@ func (l *loader) bill(now time.Time) sent {
 		id: fmt.Sprintf("b%d", len(l.made)+l.late), account: name, region: fmt.Sprintf("r%d", account%5),
 		cents: int64(1 + l.rng.IntN(1000)), at: now,
 	}, partition: int(record.PartitionForKey([]byte(name), int32(l.partitions)))}
-	if l.rng.IntN(12) == 0 {
+	if l.rng.IntN(8) == 0 {
 		s.cents = 0
 	}
 	return s

@@ -26,6 +26,12 @@ var verdictNames = map[simbroker.Verdict]string{
 	simbroker.LoseAnswer: "answer lost", simbroker.Hold: "held", simbroker.CrashBefore: "crash before", simbroker.CrashAfter: "crash after",
 }
 
+// verdicts are drawn from evenly.
+var verdicts = []simbroker.Verdict{
+	simbroker.Refuse, simbroker.Refuse, simbroker.HandleThenFail, simbroker.LoseRequest, simbroker.LoseAnswer,
+	simbroker.Hold, simbroker.CrashBefore, simbroker.CrashAfter,
+}
+
 // faultAPIs are the requests that are hit, and what a broker may answer to each.
 var faultAPIs = []struct {
 	api   simbroker.API
@@ -55,7 +61,7 @@ type faults struct {
 func (f *faults) random() {
 	k := f.rng.IntN(len(faultAPIs))
 	if f.rng.IntN(3) > 0 {
-		k = 2 + f.rng.IntN(3) // Produce, TxnOffsetCommit, EndTxn
+		k = 2 + (1+f.rng.IntN(5))/2 // Produce once for TxnOffsetCommit twice and EndTxn twice: it is sent more often
 	}
 	x := faultAPIs[k]
 	r := &requestFault{api: x.api, skip: f.rng.IntN(2), times: 1}
@@ -63,28 +69,19 @@ func (f *faults) random() {
 		r.skip = f.rng.IntN(4)
 	}
 	a := &r.action
-	switch f.rng.IntN(9) {
-	case 0, 1:
-		a.Verdict, a.Code = simbroker.Refuse, x.codes[f.rng.IntN(len(x.codes))]
+	switch a.Verdict = verdicts[f.rng.IntN(len(verdicts))]; {
+	case a.Verdict == simbroker.Refuse:
+		a.Code = x.codes[f.rng.IntN(len(x.codes))]
 		if f.rng.IntN(2) == 0 {
 			r.times = 3
 		}
-	case 2, 4:
+	case a.Verdict == simbroker.HandleThenFail && len(x.after) > 0:
+		a.Code = x.after[f.rng.IntN(len(x.after))]
+	case a.Verdict == simbroker.HandleThenFail:
 		a.Verdict = simbroker.LoseAnswer
-		if len(x.after) > 0 {
-			a.Verdict, a.Code = simbroker.HandleThenFail, x.after[f.rng.IntN(len(x.after))]
-		}
-	case 3:
-		a.Verdict = simbroker.LoseRequest
-	case 5:
-		a.Verdict = simbroker.LoseAnswer
-	case 6:
-		a.Verdict, a.Requests = simbroker.Hold, 1+f.rng.IntN(60)
+	case a.Verdict == simbroker.Hold:
+		a.Requests = 1 + f.rng.IntN(60)
 		f.w.heldInit = f.w.heldInit || x.api == simbroker.InitProducerID
-	case 7:
-		a.Verdict = simbroker.CrashBefore
-	case 8:
-		a.Verdict = simbroker.CrashAfter
 	}
 	if a.Verdict != simbroker.CrashBefore && f.rng.IntN(4) == 0 {
 		a.Wait = time.Duration(f.rng.IntN(12_000)) * time.Millisecond // up to more than the transaction timeout
@@ -166,6 +163,7 @@ func events() []event {
 		{"hand-over", 4, func(w *world) { // of everything, with markers that are late for the new owner
 			w.slowMarker, w.handOver = 2+w.rng.IntN(6), true
 		}},
+		{"zombie", 10, func(w *world) { w.pauseAt = zombiePoints[w.rng.IntN(len(zombiePoints))] }},
 		{"death at a point", 17, func(w *world) {
 			w.dieAt, w.dieAfter = deathPoints[w.rng.IntN(len(deathPoints))], w.rng.IntN(3)
 			if w.dieAt == "recover.start" { // it takes a commit that fails
@@ -179,7 +177,7 @@ func events() []event {
 				w.b.Compact(tp)
 			}
 		}},
-		{"long night", 2, func(w *world) { w.night() }},
+		{"long night", 6, func(w *world) { w.night() }},
 		{"disk full", 1, func(w *world) { w.owners[w.rng.IntN(len(w.owners))].disk.full = 1 + w.rng.IntN(3) }},
 	}
 }
@@ -188,6 +186,25 @@ func events() []event {
 var deathPoints = []string{
 	"commit.prepared", "commit.acked", "commit.applied", "recover.start", "restore.batch", "restore.done",
 	"disk.before", "disk.after", "disk.reset",
+}
+
+// zombiePoints are the places within a commit where a process is stopped while others take over (crash
+// table, rows 18 to 20).
+var zombiePoints = []string{"commit.prepared", "AddOffsetsToTxn", "Produce", "TxnOffsetCommit", "EndTxn", "commit.acked", "disk.before"}
+
+// makeZombie stops a process in the middle of a commit and lets the group move on: half of the time for
+// less than its session, so that it is still a member when it wakes up.
+func (w *world) makeZombie(o *owner) {
+	w.hit("zombie at " + w.pauseAt)
+	w.note("%s is stopped at %s", o.instance, w.pauseAt)
+	w.pauseAt = ""
+	d := rebalanceTimeout + time.Duration(w.rng.IntN(4_000))*time.Millisecond
+	if w.rng.IntN(2) == 0 {
+		d += sessionTimeout
+	}
+	o.paused = w.now().Add(d)
+	w.lastFault = later(w.lastFault, o.paused)
+	w.group.pending, w.group.moveAll = true, true
 }
 
 // night kills everybody for longer than tombstones are kept, and compacts the changelogs: a disk that was

@@ -98,6 +98,9 @@ func (o *owner) stop(where string) {
 			o.w.dieAt, o.dying = "", true
 		}
 	}
+	if o.w.pauseAt != "" && strings.HasSuffix(where, o.w.pauseAt) {
+		o.w.makeZombie(o)
+	}
 	if o.dying || !o.yield(where) {
 		o.dying = true
 		panic(simbroker.Crash{Call: simbroker.Call{Client: o.instance, API: simbroker.API(where)}})

@@ -78,6 +78,9 @@ func checkCoverage(t *testing.T, seeds int, hits map[string]int) {
 	for _, p := range deathPoints {
 		points = append(points, "death at "+p)
 	}
+	for _, p := range zombiePoints {
+		points = append(points, "zombie at "+p)
+	}
 	for _, api := range []string{"Produce", "TxnOffsetCommit", "EndTxn"} {
 		for _, v := range verdictNames {
 			points = append(points, api+" "+v)
@@ -143,6 +146,7 @@ func TestKillAtEveryStep(t *testing.T) {
 	for _, base := range []Config{
 		{Seed: 1, Partitions: 1, Owners: 1, Bills: 25},
 		{Seed: 2, Partitions: 2, Owners: 2, Bills: 30},
+		{Seed: 4, Partitions: 2, Owners: 3, Bills: 80},
 	} {
 		t.Run(fmt.Sprintf("%d partitions", base.Partitions), func(t *testing.T) {
 			t.Parallel()
