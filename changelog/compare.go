@@ -82,7 +82,7 @@ func Compare(e Evidence) (Decision, error) {
 		return useChangelog(e, "the group has no committed offsets (expired or deleted)"), nil
 	case g.last.Sequence == 0:
 		// CRASH 47. A jump forward must not skip records, one backward must not process them twice.
-		return useChangelog(e, "the group's offsets were set by another program; they are ignored (streamd reset is the way)"), nil
+		return useChangelog(e, "the group's offsets were set by another program; they are ignored (to begin elsewhere, start under another application name)"), nil
 	case g.last.Incarnation != e.Point.Incarnation:
 		return lost(fmt.Sprintf("the group's offsets are of incarnation %016x, commit %d, the ID log %s of incarnation %016x, commit %d",
 			g.last.Incarnation, g.last.Sequence, e.IDLog.TopicPartition, e.Point.Incarnation, e.Point.Sequence), remedyRestore), nil

@@ -51,7 +51,7 @@ func TestCompare(t *testing.T) {
 		{"CRASH 24: no offsets", Evidence{IDLog: full, Point: point(7, 9, 70, 3)}, UseChangelog, 7, 70, "expired or deleted"},
 		{"CRASH 25: one offset expired", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 70, 7, 9), foreign(rates, record.NoOffset)}}, UseChangelog, 7, 70, "no offset of rates/2"},
 		{"offsets behind", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 60, 6, 9), offset(rates, 3, 6, 9)}}, UseChangelog, 7, 70, "commit 6; going on after commit 7"},
-		{"CRASH 47: set back by a tool", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{foreign(bills, 0), foreign(rates, 0)}}, UseChangelog, 7, 70, "streamd reset"},
+		{"CRASH 47: set back by a tool", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{foreign(bills, 0), foreign(rates, 0)}}, UseChangelog, 7, 70, "another application name"},
 		{"CRASH 48: set forward by a tool", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{foreign(bills, 5000), foreign(rates, 0)}}, UseChangelog, 7, 70, "ignored"},
 		{"one of two set by a tool", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{foreign(bills, 5000), offset(rates, 3, 7, 9)}}, UseChangelog, 7, 70, "bills/2 is 5000 (commit 0)"},
 		{"CRASH 31: changelog behind", Evidence{IDLog: full, Point: point(6, 9, 60, 3), Group: []GroupOffset{offset(bills, 70, 7, 9), offset(rates, 3, 7, 9)}}, DataLost, 0, -1, "committed 7 transactions"},
