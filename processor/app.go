@@ -24,6 +24,9 @@ import (
 // ErrRunning: Run was called twice.
 var ErrRunning = errors.New("processor: the App runs already, or has run: make a new one")
 
+// ErrStopTimeout: the last commit did not end within the shutdown timeout.
+var ErrStopTimeout = errors.New("processor: the last commit did not end within the shutdown timeout; what was not committed is processed again by the next start")
+
 // purgeInterval is how often what has been processed is deleted from repartition topics.
 const purgeInterval = 30 * time.Second
 
@@ -59,6 +62,7 @@ func (a *App) Status() Status { return a.stats.status(a.topo) }
 //   - ErrDataLost: the cluster has lost data that was committed
 //   - txlog.ErrLocked, ErrOtherApp, ErrOtherCluster, ErrNewerFormat: the state directory is not ours
 //   - *RecordError: a record cannot be handled and the policy is to stop
+//   - ErrStopTimeout: the brokers, or the state disk, did not let the last commit end
 //
 // Nothing is lost by any of them: what was not committed is processed again by the next start.
 func (a *App) Run(ctx context.Context) (err error) {
@@ -223,9 +227,14 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	for _, w := range workers {
 		w.send(command{stop: true})
 	}
+	late := time.AfterFunc(a.cfg.shutdown, func() { cancel(ErrStopTimeout) })
 	running.Wait()
+	late.Stop()
 	leave()
 	rest.Wait()
+	if err == nil && errors.Is(context.Cause(workCtx), ErrStopTimeout) {
+		return fmt.Errorf("%w (%v)", ErrStopTimeout, a.cfg.shutdown)
+	}
 	if err == nil {
 		select {
 		case err = <-failed: // the last commit failed

@@ -3,8 +3,11 @@ package processor
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -403,5 +406,115 @@ func TestCountersOfStatelessTasks(t *testing.T) {
 		if got := consumed(); got != uint64(7+n) || !lost {
 			t.Errorf("consumed %d after a commit in doubt (verdict %v), want %d", got, verdict, 7+n)
 		}
+	}
+}
+
+// TestResetWaitsForASeal: a seal that is under way would write what it knows of the old content into the
+// store that is being filled anew.
+func TestResetWaitsForASeal(t *testing.T) {
+	w := newWorld(t, totals(t))
+	s := w.live()
+	w.send(0, "k", "0", 1)
+	w.settle(s)
+	sealing, goOn := make(chan struct{}), make(chan struct{})
+	var begun, ended atomic.Bool
+	store := w.disk.tasks["in/0"]
+	store.log("unique").SealStep = func() error {
+		if !begun.Swap(true) {
+			close(sealing)
+			<-goOn
+			ended.Store(true)
+		}
+		return nil
+	}
+	var jobs sync.WaitGroup
+	s.engine.background = func(job func()) { jobs.Go(job) }
+	w.b.Advance(20 * time.Minute)
+	w.send(0, "k", "1", 1)
+	w.settle(s)
+	<-sealing
+	store.beforeReset = func() {
+		if !ended.Load() {
+			t.Error("the store is reset during a seal")
+		}
+	}
+	for _, r := range s.workers[0].runs {
+		if r.name == "in/0" {
+			r.task.Abort()
+			r.state, r.restore = TaskRecovering, &restoration{started: w.b.Now(), full: true}
+		}
+	}
+	time.AfterFunc(50*time.Millisecond, func() { close(goOn) })
+	w.settle(s)
+	jobs.Wait()
+	w.send(0, "k", "1", 1)
+	w.send(0, "k", "2", 1)
+	w.settle(s)
+	if got := w.read("out"); len(got) != 3 {
+		t.Errorf("out: %v", got)
+	}
+}
+
+// deadCluster is one whose brokers stop answering once a transaction is to be committed.
+type deadCluster struct {
+	broker.Cluster
+	asked chan struct{}
+}
+
+func (c deadCluster) NewProducer(conf broker.ProducerConfig) broker.Producer {
+	return &deadProducer{Producer: c.Cluster.NewProducer(conf), asked: c.asked}
+}
+
+type deadProducer struct {
+	broker.Producer
+	asked chan struct{}
+}
+
+func (p *deadProducer) Commit(ctx context.Context, _ broker.GroupMeta, _ []broker.OffsetCommit) (broker.Receipt, broker.Outcome, error) {
+	select {
+	case p.asked <- struct{}{}:
+	default:
+	}
+	<-ctx.Done()
+	return broker.Receipt{}, broker.NotCommitted, ctx.Err()
+}
+
+// TestRunEndsWithoutBrokers: a program that embeds an App must be able to end when its brokers are gone.
+func TestRunEndsWithoutBrokers(t *testing.T) {
+	w := newWorld(t, totals(t))
+	asked := make(chan struct{}, 1)
+	app, err := New(w.topo, WithStateDir(t.TempDir()), WithInstanceID("a"), WithWorkers(1), WithShutdownTimeout(100*time.Millisecond),
+		optionFunc(func(c *config) { c.cluster = deadCluster{w.b.Client("app"), asked} }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- app.Run(ctx) }()
+	g := w.b.Group("app")
+	deadline := time.Now().Add(20 * time.Second)
+	for len(g.Instances()) == 0 {
+		if time.Now().After(deadline) {
+			t.Fatal("no member")
+		}
+		_ = app.Status() // at any time, from anywhere
+		time.Sleep(time.Millisecond)
+	}
+	w.send(0, "k", "1", 1)
+	g.Rebalance(ctx, g.Spread())
+	select {
+	case <-asked:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("no commit: %+v", app.Status())
+	}
+	stop()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, ErrStopTimeout) {
+			t.Errorf("error %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("Run does not end")
 	}
 }

@@ -37,7 +37,9 @@ type memoryTask struct {
 	state    map[string]map[string][]byte
 	ids      map[string]*deduptest.Log
 	fail     error // of the next Apply
-	applied  int
+	// beforeReset, if set, is told of a Reset.
+	beforeReset func()
+	applied     int
 }
 
 func (t *memoryTask) Position() (record.LocalPosition, bool) { return t.position, t.found }
@@ -106,6 +108,9 @@ func (t *memoryTask) log(op string) *deduptest.Log {
 func (t *memoryTask) IDs(op string) dedup.Log { return t.log(op) }
 
 func (t *memoryTask) Reset() error {
+	if t.beforeReset != nil {
+		t.beforeReset()
+	}
 	t.position, t.found = record.LocalPosition{}, false
 	t.state, t.ids = map[string]map[string][]byte{}, map[string]*deduptest.Log{}
 	return nil

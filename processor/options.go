@@ -74,6 +74,7 @@ type config struct {
 	power      bool
 	minFree    uint64
 	startup    time.Duration
+	shutdown   time.Duration
 	address    string
 	logger     *slog.Logger
 	registerer prometheus.Registerer
@@ -95,6 +96,7 @@ func defaults() config {
 		txnTimeout: 10 * time.Second,
 		policy:     topology.PolicyStop,
 		startup:    60 * time.Second,
+		shutdown:   60 * time.Second,
 		logger:     slog.New(slog.DiscardHandler),
 	}
 }
@@ -174,6 +176,12 @@ func WithMinFreeDisk(bytes uint64) Option { return optionFunc(func(c *config) { 
 // WithStartupTimeout sets how long Run waits for a broker to answer before it gives up with an error.
 // Once connected it waits without limit. Default 60 s.
 func WithStartupTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.startup = d }) }
+
+// WithShutdownTimeout sets how long Run waits, once its context has ended, for the last commit: if no broker
+// answers it would not end. Run then returns ErrStopTimeout, and nothing is lost. Default 60 s.
+func WithShutdownTimeout(d time.Duration) Option {
+	return optionFunc(func(c *config) { c.shutdown = d })
+}
 
 // WithAddress sets the HTTP address under which this process shows its status; it travels with the
 // group membership, so that the other instances can link to it. Default none. Equals application.server.

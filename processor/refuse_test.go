@@ -96,7 +96,7 @@ func TestOffsetsOutOfRangeAreRefused(t *testing.T) {
 		w.send(0, "k", "2", 1)
 	}
 	w.b.MoveStart(record.TopicPartition{Topic: "in", Partition: 0}, 5)
-	wantError(t, w.stepUntil(w.live()), ErrOffsets, "in/0 is to be read from offset 1, but begins at 5", "4 records were deleted")
+	wantError(t, w.stepUntil(w.live()), ErrOffsets, "in/0 is to be read from offset 1, but begins at 5", "4 records were deleted", "another application name")
 }
 
 func TestTruncatedChangelogIsRefused(t *testing.T) {

@@ -215,6 +215,7 @@ func (w *worker) readFrom(r *taskRun, tail bool) error {
 	local := rs.found
 	if !tail {
 		local = record.LocalPosition{}
+		r.seals.Wait() // a seal under way would write what it knows into the new content
 		if err := r.local.Reset(); err != nil {
 			return fmt.Errorf("processor: task %s: reset the local store: %w", r.name, err)
 		}
@@ -439,8 +440,12 @@ func (w *worker) checkInputs(r *taskRun, point *record.CommitPoint) error {
 		}
 		switch {
 		case next < start:
+			remedy := "set the group's offsets with kafka-consumer-groups.sh"
+			if r.plan.sub.Stateful() { // its changelog says where it is, whatever the offsets are set to
+				remedy = "start under another application name: its state and its IDs begin empty"
+			}
 			return fmt.Errorf("processor: task %s: %w: %s is to be read from offset %d, but begins at %d: %d records were deleted before they were processed (retention is too short, or the application was down too long). "+
-				"To accept the loss, set the group's offsets with kafka-consumer-groups.sh", r.name, ErrOffsets, tp, next, start, start-next)
+				"To accept the loss, %s", r.name, ErrOffsets, tp, next, start, start-next, remedy)
 		case next > end:
 			return fmt.Errorf("processor: task %s: %w: %s is to be read from offset %d, but ends at %d: the topic was truncated or made anew", r.name, ErrOffsets, tp, next, end)
 		}
