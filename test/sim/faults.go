@@ -168,8 +168,10 @@ func events() []event {
 			w.dieAt, w.dieAfter = deathPoints[w.rng.IntN(len(deathPoints))], w.rng.IntN(3)
 			if w.dieAt == "recover.start" { // it takes a commit that fails
 				w.dieAfter = 0
-				w.faults.pending = append(w.faults.pending, &requestFault{api: simbroker.TxnOffsetCommit, times: 1,
-					action: simbroker.Action{Verdict: simbroker.Refuse, Code: simbroker.IllegalGeneration}})
+				w.faults.pending = append(w.faults.pending, &requestFault{
+					api: simbroker.TxnOffsetCommit, times: 1,
+					action: simbroker.Action{Verdict: simbroker.Refuse, Code: simbroker.IllegalGeneration},
+				})
 			}
 		}},
 		{"compaction", 1, func(w *world) {

@@ -101,6 +101,10 @@ func TestBrokenLimits(t *testing.T) {
 		{"CRASH 32 the input was made anew", func(w *world) { recreate(w, billsTopic) }, "bills", ""},
 		{"CRASH 45 the input got more partitions", func(w *world) { w.b.AddPartitions(billsTopic, 5) }, "partitions", ""},
 		{"CRASH 13 the local store is gone", func(w *world) { w.owners[0].disk.wipe() }, "", ""},
+		{"CRASH 37 the disk is full while the task is restored", func(w *world) {
+			w.owners[0].disk.wipe()
+			w.owners[0].disk.full = 3
+		}, "", ""},
 		{"CRASH 34 the local store is from an older snapshot", func(w *world) { w.owners[0].disk.rollback(5) }, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -57,6 +57,8 @@ func bugs() []bug {
 		{"no check of delete.retention", []change{{"changelog/keep.go", "age >= limit {", "age >= limit && false {"}}},
 		{"the target written as the position", []change{{restore, "\t\tw.point(\"restore.batch\")\n", "\t\tfor i := range step.Position.Changelogs {\n\t\t\tstep.Position.Changelogs[i].Next = r.restore.ends[step.Position.Changelogs[i].TopicPartition]\n\t\t}\n\t\tw.point(\"restore.batch\")\n"}}},
 		{"the overlay survives an abort", []change{{task, "\tfor _, s := range t.stores {\n\t\ts.abort()\n\t}\n", ""}}},
+		// Found by seed 352 on the day that the points to die at were added.
+		{"a full disk makes a task run that is not restored", []change{{commit, "if r.state != was {", "if false {"}}},
 		{"the commit record does not come last", []change{{task, "\tto(t.cfg.idLog, k, v) // the last record of the task's transaction\n", "\tto(t.cfg.idLog, k, v)\n\tlast := len(txn.Changelog) - 1\n\ttxn.Changelog = append([]broker.Output{txn.Changelog[last]}, txn.Changelog[:last]...)\n"}}},
 	}
 }

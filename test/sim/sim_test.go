@@ -146,7 +146,7 @@ func TestKillAtEveryStep(t *testing.T) {
 	for _, base := range []Config{
 		{Seed: 1, Partitions: 1, Owners: 1, Bills: 25},
 		{Seed: 2, Partitions: 2, Owners: 2, Bills: 30},
-		{Seed: 4, Partitions: 2, Owners: 3, Bills: 80},
+		{Seed: 4, Partitions: 2, Owners: 3, Bills: 45},
 	} {
 		t.Run(fmt.Sprintf("%d partitions", base.Partitions), func(t *testing.T) {
 			t.Parallel()
