@@ -170,6 +170,8 @@ func place(sets [][]string, members []*member, units []unit, owner map[unit]*mem
 			take(u, m)
 		}
 	}
+	// The rest goes where least is. Among equals the member with fewest units of that set, so that the
+	// sub-topologies are spread as evenly as the units; then the first by ID, so that all leaders agree.
 	for _, u := range units {
 		if plan[u] != nil {
 			continue

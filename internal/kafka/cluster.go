@@ -77,6 +77,7 @@ func (c *Cluster) Close() error {
 	conns := c.conns
 	c.conns = nil
 	c.mu.Unlock()
+	// A call under way ends first, at the latest with its request's time limit.
 	for _, a := range conns {
 		<-a.sem
 		a.link.drop()
@@ -149,6 +150,7 @@ func (c *Cluster) leader(ctx context.Context, tp record.TopicPartition) (id int3
 	if id, addr, ok := c.knownLeader(tp); ok {
 		return id, addr, nil
 	}
+	// No leader: say whether the topic, the partition or only its leader is missing.
 	code := sarama.ErrUnknownTopicOrPartition
 	for _, t := range resp.Topics {
 		if t.Name != tp.Topic {
@@ -225,6 +227,7 @@ func (c *Cluster) ask(ctx context.Context, addr string, f func(*sarama.Broker) e
 		return err
 	}
 	if err := k.call(ctx, f); err != nil {
+		// What was asked here may be asked again: it changes nothing, or is the same when done twice.
 		a.link.drop()
 		return err
 	}

@@ -24,6 +24,8 @@ func (p *producer) Commit(ctx context.Context, meta broker.GroupMeta, offsets []
 	if err != nil {
 		return receipt, broker.NotCommitted, err
 	}
+	// The deadline is below the transaction timeout, so that we give up before the coordinator does:
+	// its clock starts with the first request below, ours just before.
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.CommitDeadline)
 	defer cancel()
 
@@ -58,6 +60,8 @@ func (p *producer) flush(ctx context.Context, meta broker.GroupMeta, withOffsets
 			return err
 		}
 	}
+	// Before Produce and not beside it: see above. The partition of __consumer_offsets cannot be added
+	// with the others, the coordinator refuses it.
 	if withOffsets {
 		if err := p.addOffsets(ctx, meta.Group); err != nil {
 			return err
@@ -89,7 +93,7 @@ func (p *producer) coordinate(ctx context.Context, req request, l *link, send fu
 				return err
 			})
 			sent = sent || err == nil || isLost(err)
-			if err != nil {
+			if err != nil { // no answer: whatever it was, it is not sent again
 				l.drop()
 				return sent, p.requestError(ctx, req, err, lastCode)
 			}
@@ -116,6 +120,7 @@ func (p *producer) coordinate(ctx context.Context, req request, l *link, send fu
 				return sent, err
 			}
 		}
+		// Here the error was answered, or the coordinator not even reached: both may be tried again.
 		var be *broker.Error
 		if errors.As(err, &be) && fatal(be.Kind) {
 			return sent, err
@@ -220,6 +225,7 @@ func (p *producer) commitOffsets(ctx context.Context, meta broker.GroupMeta, off
 	topics := make(map[string][]*sarama.PartitionOffsetMetadata)
 	slab := make([]sarama.PartitionOffsetMetadata, len(offsets))
 	for i, o := range offsets {
+		// Leader epoch -1: the reader does not track it, and a wrong one would be worse than none.
 		m := o.Metadata
 		slab[i] = sarama.PartitionOffsetMetadata{Partition: int32(o.Partition), Offset: int64(o.Next), LeaderEpoch: -1, Metadata: &m}
 		topics[o.Topic] = append(topics[o.Topic], &slab[i])

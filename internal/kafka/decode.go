@@ -150,6 +150,7 @@ func splitBatch(b []byte) (info batchInfo, size int, err error) {
 	}
 	be := binary.BigEndian
 	length := int(int32(be.Uint32(b[8:])))
+	// The CRC does not cover these fields, so that they are believed only as far as they make sense.
 	if b[16] < batchMagic {
 		return info, 0, errOldFormat
 	}
@@ -228,6 +229,7 @@ func (d *decoder) batch(recs []broker.Record, payload []byte, info *batchInfo, n
 		return recs, errBatch
 	}
 	recs = slices.Grow(recs, info.count)
+	// A batch is delivered as a whole or not at all: the caller goes on behind the last good one.
 	good := len(recs)
 	appendTime := info.attributes&attrAppendTime != 0
 	at, before := 0, int64(-1)
@@ -236,6 +238,8 @@ func (d *decoder) batch(recs []broker.Record, payload []byte, info *batchInfo, n
 		if i < 0 || size < minRecordBytes-1 || size > int64(len(b)-i) {
 			return recs[:good], errBatch
 		}
+		// Fields are read within their record: a wrong length cannot reach into the next one. The slices
+		// that are handed out cannot grow into it either.
 		end := i + int(size)
 		r := b[:end:end]
 		delta, i := varint(r, i+1)
@@ -247,7 +251,7 @@ func (d *decoder) batch(recs []broker.Record, payload []byte, info *batchInfo, n
 			return recs[:good], errBatch
 		}
 		at, before = end, off
-		if info.base+off < next {
+		if info.base+off < next { // a seek into the middle of a batch
 			continue
 		}
 		ts := info.firstTime + delta

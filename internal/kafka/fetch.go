@@ -87,6 +87,7 @@ func (l *fetchLeg) run() {
 			l.failed(asks, err)
 			continue
 		}
+		// Answers come in an order of the broker's choice.
 		l.tries = 0
 		at := map[record.TopicPartition]int{}
 		for i := range asks {
@@ -281,6 +282,7 @@ func (l *fetchLeg) handle(a ask, f *fetched) {
 		}
 		return
 	}
+	// Decoding is the long part and needs no lock: a.pos cannot change but by a Seek, which makes a.p stale.
 	recs, pos, need, err := l.dec.decode(f, a.pos, r.cfg.Isolation == broker.ReadCommitted)
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"errors"
 	"math"
 	"net"
 	"slices"
@@ -28,6 +29,9 @@ import (
 // join Assigned without them.
 func (c *Cluster) Join(ctx context.Context, g broker.GroupConfig, h broker.GroupHandler) error {
 	groupDefaults(&g)
+	if len(slices.Concat(g.CoPartitioned...)) == 0 {
+		return &broker.Error{Op: string(reqJoin), Where: g.Group, Kind: broker.ErrConfig, Cause: errors.New("no topics")}
+	}
 	m := &membership{c: c, g: g, h: h, owned: map[record.TopicPartition]bool{}}
 	var unknownSince time.Time
 	for n := 0; ; n++ {

@@ -265,6 +265,9 @@ func TestJoinRefusesWhatCannotBe(t *testing.T) {
 	if err := f.c.Join(testContext(t), broker.GroupConfig{Group: "g", Instance: "not an instance!", CoPartitioned: [][]string{{in}}}, &testMember{changed: make(chan struct{}, 1)}); !errors.Is(err, broker.ErrConfig) {
 		t.Error(err)
 	}
+	if err := f.c.Join(testContext(t), broker.GroupConfig{Group: "g", Instance: "a"}, &testMember{changed: make(chan struct{}, 1)}); !errors.Is(err, broker.ErrConfig) {
+		t.Error(err)
+	}
 	if err := f.c.Join(testContext(t), broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{"no-such-topic"}}}, &testMember{changed: make(chan struct{}, 1)}); !errors.Is(err, broker.ErrUnknownTopic) {
 		t.Error(err)
 	}

@@ -110,3 +110,19 @@ func TestLostProduceIsNotSentAgain(t *testing.T) {
 		t.Fatal(got)
 	}
 }
+
+func TestProducerRefusesWhatCannotBe(t *testing.T) {
+	f := newFake(t, 1)
+	for _, cfg := range []broker.ProducerConfig{{}, {TransactionalID: "x", Compression: "zip"}} {
+		p := f.c.NewProducer(cfg)
+		if err := p.Init(testContext(t)); !errors.Is(err, broker.ErrConfig) {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+		p.Close()
+	}
+	p := newProducer(t, f.c, "x")
+	p.Add(broker.Output{TopicPartition: tpOf("t", -1), Value: []byte("v")})
+	if _, out, err := p.Commit(testContext(t), broker.GroupMeta{}, nil); out != broker.NotCommitted || !errors.Is(err, broker.ErrUnknownTopic) {
+		t.Errorf("a negative partition: %v, %v", out, err)
+	}
+}

@@ -22,7 +22,8 @@ func (c *Cluster) HighWatermarks(ctx context.Context, tps []record.TopicPartitio
 	return c.listOffsets(ctx, tps, sarama.OffsetNewest, sarama.ReadUncommitted)
 }
 
-// StableOffsets implements broker.Cluster.
+// StableOffsets implements broker.Cluster: the same request as HighWatermarks, but with read_committed,
+// which makes the leader answer with the last stable offset.
 func (c *Cluster) StableOffsets(ctx context.Context, tps []record.TopicPartition) (map[record.TopicPartition]record.Offset, error) {
 	return c.listOffsets(ctx, tps, sarama.OffsetNewest, sarama.ReadCommitted)
 }
@@ -110,7 +111,8 @@ func (c *Cluster) listFrom(ctx context.Context, addr string, tps []record.TopicP
 	return err
 }
 
-// CommittedOffsets implements broker.Cluster.
+// CommittedOffsets implements broker.Cluster. It does not wait for an undecided transaction but says
+// ErrUnstableOffsets: how long to wait, and what to tell meanwhile, is the caller's to decide.
 func (c *Cluster) CommittedOffsets(ctx context.Context, group string, tps []record.TopicPartition) (map[record.TopicPartition]broker.CommittedOffset, error) {
 	var out map[record.TopicPartition]broker.CommittedOffset
 	begin := time.Now()
@@ -169,7 +171,8 @@ func (c *Cluster) committedFrom(ctx context.Context, addr, group string, tps []r
 	return out, nil
 }
 
-// DeleteRecords implements broker.Cluster.
+// DeleteRecords implements broker.Cluster. A leader that moves is asked again; a partition whose log
+// starts later already answers no error.
 func (c *Cluster) DeleteRecords(ctx context.Context, before map[record.TopicPartition]record.Offset) error {
 	tps := make([]record.TopicPartition, 0, len(before))
 	for tp := range before {

@@ -49,6 +49,7 @@ func (p *producer) produce(ctx context.Context) error {
 			}
 		}
 	}
+	// Nobody asks for metadata in the first round: leaders hardly ever move.
 	var refresh []string
 	for n := 0; ; n++ {
 		legs, err := p.legs(ctx, refresh)
@@ -198,7 +199,7 @@ func (p *producer) runLeg(ctx context.Context, l *leg, to *link, buf []byte) ([]
 		}
 		answers, throttle, err := decodeProduce(body)
 		k.muted = time.Now().Add(throttle)
-		if err != nil { // an answer that cannot be read is no answer
+		if err != nil { // an answer that cannot be read is no answer: the rule holds for it too
 			to.drop()
 			return buf, &broker.Error{Op: string(reqProduce), Where: now[0].tp.String(), Kind: broker.ErrUnreachable, Cause: &lostError{err}}
 		}
@@ -304,6 +305,8 @@ func decodeProduce(b []byte) (out []produced, throttle time.Duration, err error)
 // acknowledge takes over the answers to one request. pause says that some batches go to the same
 // leader once more; those that must go elsewhere are taken off the leg.
 func (p *producer) acknowledge(l *leg, now []*outPart, answers []produced) (pause bool, err error) {
+	// Every answer is taken over, also behind one that ends the transaction: sequences must be right
+	// for the partitions whose leaders are asked again.
 	for _, part := range now {
 		a := findAnswer(answers, part.tp)
 		if a == nil {

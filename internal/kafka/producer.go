@@ -40,7 +40,9 @@ type producer struct {
 	free    []*outBatch
 	records int
 	bytes   int
-	bad     error // the first record that can never be sent
+	bad     error // the first record that can never be sent; ends with Reset
+	// wrong is a mistake in the configuration, which every Init returns.
+	wrong error
 }
 
 // outTopic holds a topic's partitions; partition numbers are small and dense.
@@ -78,8 +80,11 @@ func (c *Cluster) NewProducer(cfg broker.ProducerConfig) broker.Producer {
 		leaders: map[int32]*link{}, frames: map[int32][]byte{}, topics: map[string]*outTopic{},
 	}
 	var err error
-	if p.kind, err = parseCodec(cfg.Compression); err != nil {
-		p.bad = &broker.Error{Op: string(reqProduce), Kind: broker.ErrConfig, Cause: err}
+	if p.kind, err = parseCodec(cfg.Compression); err == nil && cfg.TransactionalID == "" {
+		err = errors.New("no transactional ID")
+	}
+	if err != nil {
+		p.wrong = &broker.Error{Op: string(reqInit), Where: cfg.TransactionalID, Kind: broker.ErrConfig, Cause: err}
 	}
 	p.coord = &link{c: c, find: func(ctx context.Context) (string, error) {
 		return c.coordinator(ctx, cfg.TransactionalID, sarama.CoordinatorTransaction)
@@ -103,8 +108,15 @@ func (p *producer) Add(o broker.Output) {
 		b = p.newBatch(part, ts)
 		size = recordSize(&o, 0, 0)
 	}
-	if p.bad == nil && (o.Partition < 0 || size > maxRecord || part.top.known > 0 && p.kind == codecNone && batchHeader+size+varintSize(int64(size)) > part.top.known) {
-		p.bad = p.refuse(&o, size)
+	// What can never be sent is remembered, not encoded: Commit names it before anything goes out. A
+	// compressed record may fit though it is longer than the limit, so that the broker decides.
+	tooLong := part.top.known > 0 && p.kind == codecNone && batchHeader+varintSize(int64(size))+size > part.top.known
+	if o.Partition < 0 || size > maxRecord || tooLong {
+		if p.bad == nil {
+			p.bad = p.refuse(&o, size)
+		}
+		p.records++ // it keeps its index
+		return
 	}
 	b.add(&o, ts, size, int32(p.records))
 	p.records++
@@ -186,10 +198,7 @@ func (p *producer) Reset() {
 	clear(p.touched)
 	p.touched = p.touched[:0]
 	p.records, p.bytes = 0, 0
-	var conf *broker.Error
-	if !errors.As(p.bad, &conf) || !errors.Is(conf, broker.ErrConfig) { // a wrong setting stays wrong
-		p.bad = nil
-	}
+	p.bad = nil
 }
 
 // Close implements broker.Producer.
@@ -218,6 +227,9 @@ func sortedKeys[V any](m map[int32]V) []int32 {
 // An Init without an answer may be repeated: the broker knows the last epoch as well.
 func (p *producer) Init(ctx context.Context) error {
 	p.ready = false
+	if p.wrong != nil {
+		return p.wrong
+	}
 	var conflicts, failures int
 	var since time.Time
 	for {
@@ -244,6 +256,7 @@ func (p *producer) Init(ctx context.Context) error {
 			failures++
 			continue
 		}
+		// The coordinator has answered, so that it is there: what follows waits for the old transaction.
 		since = time.Time{}
 		switch _, react := classify(reqInit, resp.Err); react {
 		case done:

@@ -85,6 +85,7 @@ func (r *reader) Seek(tp record.TopicPartition, next record.Offset, tag uint64) 
 	old := r.parts[tp]
 	p := &inPart{tp: tp, pos: next, tag: tag, leader: noLeader, replica: noLeader, want: r.cfg.MaxBytes}
 	if old != nil {
+		// A pause outlives a Seek: it belongs to the consumer's queue, not to the position.
 		p.paused, p.leader = old.paused, old.leader
 		if old.failed {
 			p.leader, p.refresh = noLeader, true

@@ -159,7 +159,8 @@ func millis(n int64) time.Duration {
 	return time.Duration(n) * time.Millisecond
 }
 
-// CreateTopic implements broker.Cluster.
+// CreateTopic implements broker.Cluster. A creation without an answer is tried again, and may then
+// answer ErrTopicExists though the topic is ours: the caller verifies what is there in any case.
 func (c *Cluster) CreateTopic(ctx context.Context, t broker.Topic) error {
 	detail := &sarama.TopicDetail{NumPartitions: t.Partitions, ReplicationFactor: t.Replicas, ConfigEntries: topicConfig(t)}
 	if t.Replicas == 0 {
