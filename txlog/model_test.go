@@ -292,8 +292,13 @@ func TestLargeBatch(t *testing.T) {
 	task := mustTask(t, l, "t")
 	m := newModelTask()
 	for i, size := range []struct{ keys, value, ids int }{
-		{30_000, 10, 10}, {10, MaxValueBytes, 10}, {1, 1, 200_000}, {3000, 500, 90_000}, {int(l.kv.maxCount) - 3, 1, 0},
-		{int(l.kv.maxCount) - 2, 1, 1}, {0, 0, int(l.kv.maxBytes)/16 - 10},
+		{30_000, 10, 10},
+		{10, MaxValueBytes, 10},
+		{1, 1, 200_000},
+		{3000, 500, 90_000},
+		{int(l.kv.maxCount) - 3, 1, 0},
+		{int(l.kv.maxCount) - 2, 1, 1},
+		{0, 0, int(l.kv.maxBytes)/16 - 10},
 	} {
 		version := l.kv.version
 		b := &record.Batch{Position: position(uint64(i + 1))}
