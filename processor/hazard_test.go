@@ -518,3 +518,32 @@ func TestRunEndsWithoutBrokers(t *testing.T) {
 		t.Fatal("Run does not end")
 	}
 }
+
+// TestCompleteStoreWithoutCommits: a store that was complete at its start knows how old it is, even if
+// nothing was committed since, and is brought up to date by its tail.
+func TestCompleteStoreWithoutCommits(t *testing.T) {
+	w := newWorld(t, totals(t))
+	w.settle(w.live())
+	mine := w.disk
+	g := w.b.Group("app")
+	g.Remove("a")
+	w.instance, w.disk = "b", newMemoryLog()
+	s := w.live()
+	w.send(0, "k", "1", 1)
+	w.settle(s)
+	g.Remove("b")
+	w.instance, w.disk = "a", mine
+	s = w.live()
+	w.settle(s)
+	for _, task := range s.Status().Tasks {
+		if task.RestoreMode == modeFull {
+			t.Errorf("task %s was restored in full", task.Name)
+		}
+	}
+	w.send(0, "k", "1", 1)
+	w.send(0, "k", "2", 1)
+	w.settle(s)
+	if got := w.read("out"); len(got) != 2 || got[1] != "k=2" {
+		t.Errorf("out: %v", got)
+	}
+}

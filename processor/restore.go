@@ -53,6 +53,7 @@ type restoration struct {
 	full     bool // forced by a tail that did not fit
 
 	asked     bool
+	askedAt   time.Time // before the question
 	committed []changelog.GroupOffset
 	starts    map[record.TopicPartition]record.Offset
 	ends      map[record.TopicPartition]record.Offset
@@ -131,7 +132,7 @@ func (w *worker) ask(ctx context.Context, r *taskRun) error {
 	err := w.askBrokers(ctx, r)
 	switch {
 	case err == nil:
-		rs.asked, rs.reason, rs.attempts, rs.moved = true, "", 0, now
+		rs.asked, rs.askedAt, rs.reason, rs.attempts, rs.moved = true, now, "", 0, now
 		return w.beginReading(r)
 	case errors.Is(err, broker.ErrUnstableOffsets):
 		if rs.attempts == 6 {
@@ -308,6 +309,9 @@ func (w *worker) applySteps(ctx context.Context, r *taskRun) error {
 		step, ok := r.restore.follower.Take()
 		if !ok {
 			return nil
+		}
+		if at := r.restore.askedAt; step.Position.Complete && at.After(step.Position.AppliedAt) {
+			step.Position.AppliedAt = at // it has all that there was then, however long nothing was committed
 		}
 		r.changelogs = step.Position.Changelogs
 		if len(step.Blocks)+len(step.State)+len(step.Drops) > 0 || r.task != nil && step.Position.Sequence != r.task.point.Sequence {
