@@ -31,6 +31,7 @@ type Env struct {
 type Stepper struct {
 	*assignment
 	engine *engine
+	failed []error // by worker: an error of a step that Revoked took
 }
 
 // NewStepper looks at the topics as an App does and makes the workers.
@@ -71,7 +72,7 @@ func NewStepper(ctx context.Context, topo *topology.Topology, env Env, opts ...O
 	for i := range workers {
 		workers[i] = newWorker(e, i, topo.Name()+"-"+env.Instance+"-"+strconv.Itoa(i))
 	}
-	return &Stepper{assignment: newAssignment(e, workers), engine: e}, nil
+	return &Stepper{assignment: newAssignment(e, workers), engine: e, failed: make([]error, len(workers))}, nil
 }
 
 // Revoked implements broker.GroupHandler. It steps the workers itself until the tasks are committed
@@ -84,8 +85,9 @@ func (s *Stepper) Revoked(ctx context.Context, gone []record.TopicPartition) {
 			case <-done:
 				open = false
 			default:
-				for _, w := range s.workers {
+				for i, w := range s.workers {
 					if err := w.step(ctx); err != nil {
+						s.failed[i] = err
 						return
 					}
 				}
@@ -103,7 +105,12 @@ func (s *Stepper) Start(ctx context.Context, worker int) error {
 }
 
 // Step lets a worker do its next bounded piece of work. An error is one with which an App would end.
-func (s *Stepper) Step(ctx context.Context, worker int) error { return s.workers[worker].step(ctx) }
+func (s *Stepper) Step(ctx context.Context, worker int) error {
+	if err := s.failed[worker]; err != nil {
+		return err
+	}
+	return s.workers[worker].step(ctx)
+}
 
 // Stop asks the workers to commit and to close their tasks: it is done once Stopped says so.
 func (s *Stepper) Stop() {

@@ -20,6 +20,7 @@ type disk struct {
 	tasks   map[string]*diskTask
 	journal []written
 	full    int // how many of the next writes fail for lack of space
+	low     int // how often the next looks at the free space see too little
 }
 
 // written is one write: a batch, or a reset if there is none.
@@ -148,8 +149,8 @@ type diskView struct {
 
 // DiskLow implements processor.LocalLog.
 func (v diskView) DiskLow() bool {
-	if v.d.full > 0 {
-		v.d.full--
+	if v.d.low > 0 {
+		v.d.low--
 		return true
 	}
 	return false

@@ -180,7 +180,10 @@ func events() []event {
 			}
 		}},
 		{"long night", 6, func(w *world) { w.night() }},
-		{"disk full", 1, func(w *world) { w.owners[w.rng.IntN(len(w.owners))].disk.full = 1 + w.rng.IntN(3) }},
+		{"disk full", 3, func(w *world) {
+			d := w.owners[w.rng.IntN(len(w.owners))].disk
+			d.full, d.low = w.rng.IntN(4), w.rng.IntN(3)
+		}},
 	}
 }
 
@@ -235,18 +238,22 @@ func (w *world) night() {
 
 // diskFate is what becomes of a disk while its process is dead.
 func (w *world) diskFate(o *owner) {
+	o.disk.full, o.disk.low = 0, 0
 	switch w.rng.IntN(8) {
-	case 0:
+	case 0, 1:
 		w.hit("disk wiped")
 		w.note("disk of %s is wiped", o.instance)
 		o.disk.wipe()
-	case 1:
+	case 2:
 		n := w.rng.IntN(1 + w.rng.IntN(20))
 		w.hit("disk rolled back")
 		w.note("disk of %s loses %d writes", o.instance, n)
 		o.disk.rollback(n)
 	}
-	o.disk.full = 0
+	if w.rng.IntN(6) == 0 {
+		w.hit("disk full at the start")
+		o.disk.full = 1 + w.rng.IntN(4)
+	}
 }
 
 // markerDelay is the broker's hook: how long a marker takes to a partition.

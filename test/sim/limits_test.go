@@ -103,7 +103,7 @@ func TestBrokenLimits(t *testing.T) {
 		{"CRASH 13 the local store is gone", func(w *world) { w.owners[0].disk.wipe() }, "", ""},
 		{"CRASH 37 the disk is full while the task is restored", func(w *world) {
 			w.owners[0].disk.wipe()
-			w.owners[0].disk.full = 3
+			w.owners[0].disk.full, w.maxFetch = 3, 200
 		}, "", ""},
 		{"CRASH 34 the local store is from an older snapshot", func(w *world) { w.owners[0].disk.rollback(5) }, "", ""},
 	} {
