@@ -109,7 +109,8 @@ func (m *membership) session(ctx context.Context) error {
 	if err := m.awaitCoordinator(ctx); err != nil {
 		return err
 	}
-	conf, err := m.config(ctx)
+	dialer := &memberDialer{ctx: ctx, conf: &m.c.conf}
+	conf, err := m.config(dialer)
 	if err != nil {
 		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
 	}
@@ -134,7 +135,9 @@ func (m *membership) session(ctx context.Context) error {
 		}
 	})
 	defer group.Close()
-	// Consume may wait for a coordinator that is down without looking at ctx: closing the client ends that.
+	// Consume may wait without looking at ctx: for a coordinator that is down, or for JoinGroup's answer,
+	// which comes when all other members have joined or their sessions have timed out. Nothing of ours
+	// waits for either. Closing the client waits itself for requests under way, so connections go first.
 	over := make(chan struct{})
 	defer close(over)
 	wg.Go(func() {
@@ -145,7 +148,8 @@ func (m *membership) session(ctx context.Context) error {
 		}
 		select {
 		case <-over:
-		case <-time.After(2 * time.Second):
+		case <-time.After(leaveTimeout):
+			dialer.close()
 			_ = client.Close()
 		}
 	})
@@ -202,8 +206,8 @@ func (m *membership) ended(err error) error {
 }
 
 // config is the membership client's: nothing is fetched or committed with it.
-func (m *membership) config(ctx context.Context) (*sarama.Config, error) {
-	s, err := m.c.conf.saramaConfig(plainDialer{ctx, &m.c.conf})
+func (m *membership) config(d *memberDialer) (*sarama.Config, error) {
+	s, err := m.c.conf.saramaConfig(d)
 	if err != nil {
 		return nil, err
 	}
@@ -400,16 +404,59 @@ func (m *membership) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama
 	return nil
 }
 
-// plainDialer opens the connections of the membership client.
-type plainDialer struct {
+// leaveTimeout is what an orderly end of a session may take.
+const leaveTimeout = time.Second
+
+// memberDialer opens the connections of a session's client, and can close them all: a request that waits
+// for its answer ends then.
+type memberDialer struct {
 	ctx  context.Context
 	conf *Config
+
+	mu     sync.Mutex // guards the fields below
+	open   []net.Conn
+	closed bool
 }
 
 // Dial implements sarama's dialer.
-func (d plainDialer) Dial(network, addr string) (net.Conn, error) {
+func (d *memberDialer) Dial(network, addr string) (net.Conn, error) {
 	top, _, err := d.conf.open(d.ctx, network, addr)
-	return top, err
+	if err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		_ = top.Close()
+		return nil, net.ErrClosed
+	}
+	d.open = append(d.open, &memberConn{Conn: top, d: d})
+	return d.open[len(d.open)-1], nil
+}
+
+func (d *memberDialer) close() {
+	d.mu.Lock()
+	d.closed = true
+	open := d.open
+	d.open = nil
+	d.mu.Unlock()
+	for _, c := range open {
+		_ = c.Close()
+	}
+}
+
+// memberConn forgets itself when it is closed.
+type memberConn struct {
+	net.Conn
+	d *memberDialer
+}
+
+// Close implements net.Conn.
+func (c *memberConn) Close() error {
+	c.d.mu.Lock()
+	c.d.open = slices.DeleteFunc(c.d.open, func(o net.Conn) bool { return o == net.Conn(c) })
+	c.d.mu.Unlock()
+	return c.Conn.Close()
 }
 
 // memberClient keeps sarama's claims from touching a broker: they are paused, and a broker that is

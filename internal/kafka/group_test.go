@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kmsg"
+
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/kafka/faultnet"
 	"github.com/streamd/streamd/record"
@@ -270,5 +272,37 @@ func TestJoinRefusesWhatCannotBe(t *testing.T) {
 	}
 	if err := f.c.Join(testContext(t), broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{"no-such-topic"}}}, &testMember{changed: make(chan struct{}, 1)}); !errors.Is(err, broker.ErrUnknownTopic) {
 		t.Error(err)
+	}
+}
+
+// TestEndDuringAJoin: JoinGroup is answered when all other members have joined, and one that was killed
+// makes it wait for the session timeout. A process that ends does not.
+func TestEndDuringAJoin(t *testing.T) {
+	f := newFake(t, 1)
+	topic := makeTopic(t, f.c, 2)
+	m := joinGroup(t, f.c, "g", "a", topic)
+	m.wait(t, 2)
+	joining, stall := make(chan struct{}, 8), make(chan struct{})
+	defer close(stall)
+	f.ControlKey(11, func(kmsg.Request) (kmsg.Response, error, bool) {
+		joining <- struct{}{}
+		<-stall
+		return nil, nil, false
+	})
+	f.net.Refuse(faultnet.KeyOf("Heartbeat"), 27, 1) // REBALANCE_IN_PROGRESS
+	select {
+	case <-joining:
+	case <-time.After(20 * time.Second):
+		t.Fatal("no join")
+	}
+	begin := time.Now()
+	m.stop()
+	select {
+	case err := <-m.done:
+		if took := time.Since(begin); err != nil || took > 4*time.Second {
+			t.Errorf("%v after %v", err, took)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("still a member")
 	}
 }
