@@ -121,10 +121,17 @@ func (a *assignment) leave(name string, w *worker, gone <-chan struct{}) {
 	a.leaving[name] = leaving{worker: w, gone: gone}
 }
 
+// idlest is the worker for one more task. Workers are filled one after the other up to the packing, then
+// evenly.
 func (a *assignment) idlest() *worker {
 	load := map[*worker]int{}
 	for _, t := range a.tasks {
 		load[t.worker]++
+	}
+	for _, w := range a.workers {
+		if load[w] < a.cfg.packing {
+			return w
+		}
 	}
 	best := a.workers[0]
 	for _, w := range a.workers {
