@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/streamd/streamd/internal/simbroker"
@@ -159,9 +160,9 @@ func events() []event {
 		}},
 		{"scale in", 1, func(w *world) { w.leave(w.owners[w.rng.IntN(len(w.owners))]) }},
 		{"leader", 1, func(w *world) { w.b.ElectLeader(w.anyPartition()) }},
-		{"slow markers", 2, func(w *world) { w.slowMarker = 1 + w.rng.IntN(3) }},
-		{"hand-over", 4, func(w *world) { // of everything, with markers that are late for the new owner
-			w.slowMarker, w.handOver = 2+w.rng.IntN(6), true
+		{"slow markers", 2, func(w *world) { w.slowMarker, w.slowWhere = 1+w.rng.IntN(3), w.rng.IntN(3) }},
+		{"hand-over", 8, func(w *world) { // of everything, with markers that are late for the new owner
+			w.slowMarker, w.slowWhere, w.handOver = 2+w.rng.IntN(6), w.rng.IntN(3), true
 		}},
 		{"zombie", 10, func(w *world) { w.pauseAt = zombiePoints[w.rng.IntN(len(zombiePoints))] }},
 		{"death at a point", 17, func(w *world) {
@@ -258,8 +259,16 @@ func (w *world) diskFate(o *owner) {
 
 // markerDelay is the broker's hook: how long a marker takes to a partition.
 func (w *world) markerDelay(tp record.TopicPartition, _ string) time.Duration {
-	// The offsets are one partition among many, and matter as much as all others together.
-	if w.slowMarker > 0 && (w.rng.IntN(3) == 0 || tp == simbroker.OffsetsPartition() && w.rng.IntN(2) == 0) {
+	slow := w.slowMarker > 0
+	switch w.slowWhere {
+	case 0:
+		slow = slow && w.rng.IntN(3) == 0
+	case 1: // the offsets hear of it late, all else is visible
+		slow = slow && tp == simbroker.OffsetsPartition()
+	default: // the changelogs hear of it late, and the offsets are visible
+		slow = slow && strings.HasSuffix(tp.Topic, "-changelog") && w.rng.IntN(2) == 0
+	}
+	if slow {
 		// One partition of one transaction learns of the decision much later than the others.
 		w.slowMarker--
 		w.hit("slow marker")

@@ -56,7 +56,8 @@ type world struct {
 	incarnations uint64
 	plan         []time.Time // of the events to come
 	events       []event
-	slowMarker   int
+	slowMarker   int    // so many markers to come are late
+	slowWhere    int    // which: 0 any, 1 of the offsets, 2 of the changelogs
 	handOver     bool   // everything changes hands at the next slow marker
 	dieAt        string // a place where the next process dies
 	dieAfter     int    // after so many others have passed it
