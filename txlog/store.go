@@ -264,12 +264,12 @@ func (s *kv) flatten() error {
 // turnMemTable makes Badger begin a new memtable and write the old one to a table.
 func (s *kv) turnMemTable() error {
 	store := s.db.Opts().Dir
-	oldest, newest, err := logNumbers(store)
+	_, turned, err := logNumbers(store)
 	if err != nil {
 		return err
 	}
-	turned := newest
 	for range s.memTableBytes/maxBlockBytes + 2 {
+		var newest uint64
 		if _, newest, err = logNumbers(store); err != nil || newest != turned {
 			break
 		}
@@ -287,7 +287,8 @@ func (s *kv) turnMemTable() error {
 	// may keep the old log alive for longer; then its table is left to the next flatten.
 	const patience = 2000
 	for range patience {
-		if oldest, _, err = logNumbers(store); err != nil || oldest > turned {
+		oldest, _, err := logNumbers(store)
+		if err != nil || oldest > turned {
 			return err
 		}
 		if err := syncDir(store); err != nil {
