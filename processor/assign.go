@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -51,6 +52,10 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 	has := make(map[record.TopicPartition]bool, len(owned))
 	for _, tp := range owned {
 		has[tp] = true
+		if err := a.checkPartition(tp); err != nil {
+			a.workers[0].send(command{fail: err})
+			return
+		}
 	}
 	add := map[*worker][]*taskRun{}
 	now := map[string]bool{}
@@ -85,6 +90,20 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 	for _, w := range a.workers {
 		w.send(command{assign: true, meta: meta, add: add[w]})
 	}
+}
+
+// checkPartition finds partitions that were added to an input since the start: nobody would process them,
+// and keys go to other partitions from then on, where the IDs of their records are not known.
+func (a *assignment) checkPartition(tp record.TopicPartition) error {
+	for _, p := range a.plan {
+		for _, in := range p.inputs {
+			if in.Name == tp.Topic && int32(tp.Partition) >= in.Partitions {
+				return fmt.Errorf("%w: input topic %q has a partition %d, at the start it had %d partitions: state cannot be split. "+
+					"Start anew under another application name", ErrTopics, tp.Topic, tp.Partition, in.Partitions)
+			}
+		}
+	}
+	return nil
 }
 
 // taskOf returns the task of a partition if all its inputs are owned.

@@ -547,3 +547,15 @@ func TestCompleteStoreWithoutCommits(t *testing.T) {
 		t.Errorf("out: %v", got)
 	}
 }
+
+// TestPartitionsAddedWhileRunning: nothing is processed beside a partition that nobody has.
+func TestPartitionsAddedWhileRunning(t *testing.T) {
+	w := newWorld(t, totals(t))
+	s := w.live()
+	w.send(0, "k", "1", 1)
+	w.settle(s)
+	w.b.AddPartitions("in", 3)
+	g := w.b.Group("app")
+	g.Rebalance(context.Background(), g.Spread())
+	wantError(t, w.stepUntil(s), ErrTopics, `input topic "in" has a partition 2`, "it had 2 partitions")
+}

@@ -70,6 +70,7 @@ type command struct {
 	lost   bool                    // with remove: nothing can be committed any more
 	stop   bool                    // commit, close everything
 	sealed *sealed
+	fail   error // end the application with it
 	done   chan<- struct{}
 }
 
@@ -301,6 +302,8 @@ func (w *worker) runOf(tp record.TopicPartition) *taskRun {
 // handle carries out one command.
 func (w *worker) handle(ctx context.Context, c command) error {
 	switch {
+	case c.fail != nil:
+		return c.fail
 	case c.sealed != nil:
 		return w.finishSeal(c.sealed)
 	case c.assign:
