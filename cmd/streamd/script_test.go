@@ -109,7 +109,7 @@ func closedPort(ts *testscript.TestScript, _ bool, args []string) {
 // listening ADDRESS waits until somebody listens there.
 func listening(ts *testscript.TestScript, _ bool, args []string) {
 	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		var c net.Conn
 		if c, err = net.Dial("tcp", args[0]); err == nil {
 			ts.Check(c.Close())
@@ -121,7 +121,7 @@ func listening(ts *testscript.TestScript, _ bool, args []string) {
 
 // send ADDRESS TOPIC FILE sends each line of a file as a record, the text before the first tab as its key.
 func send(ts *testscript.TestScript, _ bool, args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	c, err := kgo.NewClient(kgo.SeedBrokers(args[0]), kgo.DefaultProduceTopic(args[1]))
 	ts.Check(err)
@@ -142,8 +142,8 @@ func receive(ts *testscript.TestScript, _ bool, args []string) {
 	for line := range strings.Lines(ts.ReadFile(args[2])) {
 		want = append(want, strings.TrimSuffix(line, "\n"))
 	}
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); {
-		wait := 20 * time.Second
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); {
+		wait := 60 * time.Second
 		if len(got) >= len(want) {
 			wait = time.Second
 		}
@@ -163,7 +163,7 @@ func receive(ts *testscript.TestScript, _ bool, args []string) {
 // until COMMAND... runs a program again and again until it succeeds, for 20 s at most.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	var err error
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = ts.Exec(args[0], args[1:]...); (err == nil) != neg {
 			return
 		}

@@ -103,12 +103,12 @@ func (p *process) ends(t *testing.T, within time.Duration) int {
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("not in 20 s: %s", what)
+	t.Fatalf("not in 60 s: %s", what)
 }
 
 // running starts a broker and a pipeline on it, with records coming in.
@@ -258,7 +258,7 @@ func TestTheDemoLeavesNoProcessBehind(t *testing.T) {
 			if err := p.Process.Signal(signal); err != nil {
 				t.Fatal(err)
 			}
-			code := p.ends(t, 20*time.Second)
+			code := p.ends(t, 60*time.Second)
 			if signal == os.Interrupt && (code != 0 || !strings.Contains(p.out.String(), "✓ exactly once")) {
 				t.Errorf("exit code %d:\n%s", code, p.out)
 			}

@@ -61,7 +61,7 @@ func totalsAreExact(t *testing.T, same bool) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Second)
 	defer cancel()
 	dir := t.TempDir()
 	first := start(t, b.Address(), dir)

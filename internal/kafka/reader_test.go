@@ -303,10 +303,18 @@ func TestCommitDeadline(t *testing.T) {
 		t.Fatalf("%v, %v after %v", out, err, d)
 	}
 	f.net.Clear()
-	if err := p.Init(testContext(t)); err != nil {
-		t.Fatal(err)
+	for n := 0; ; n++ { // a busy machine may pass the deadline again, which must change nothing
+		if err := p.Init(testContext(t)); err != nil {
+			t.Fatal(err)
+		}
+		_, out, err := p.Commit(testContext(t), broker.GroupMeta{}, nil)
+		if out == broker.Committed {
+			break
+		}
+		if out != broker.NotCommitted || n == 50 {
+			t.Fatalf("%v, %v", out, err)
+		}
 	}
-	mustCommit(t, p)
 	if got := readValues(t, f.c, at); !slices.Equal(got, []string{"v"}) {
 		t.Fatal(got)
 	}
