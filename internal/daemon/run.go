@@ -145,6 +145,9 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 	if g := p.Processing.Guarantee; g != "" {
 		opts = append(opts, processor.WithGuarantee(processor.Guarantee(g)))
 	}
+	if c.Shutdown > 0 {
+		opts = append(opts, processor.WithShutdownTimeout(c.Shutdown))
+	}
 	if d := p.Processing.CommitInterval; d != 0 {
 		opts = append(opts, processor.WithCommitInterval(d))
 	}
