@@ -349,6 +349,13 @@ func TestOverlayIsAMap(t *testing.T) {
 				txn = copyOf(committed)
 			}
 		}
+		changed := 0
+		for _, k := range o.dirty {
+			changed += len(k) + len(o.young[k].value)
+		}
+		if changed != o.changed {
+			t.Fatalf("%d bytes changed, counted %d", changed, o.changed)
+		}
 		for k, e := range o.young {
 			if e.dirty != slices.Contains(o.dirty, k) {
 				t.Fatalf("key %q: dirty %v", k, e.dirty)
@@ -558,4 +565,45 @@ func TestPartitionsAddedWhileRunning(t *testing.T) {
 	g := w.b.Group("app")
 	g.Rebalance(context.Background(), g.Spread())
 	wantError(t, w.stepUntil(s), ErrTopics, `input topic "in" has a partition 2`, "it had 2 partitions")
+}
+
+// TestLargeStateEndsATransaction: a transaction is bounded by what it changes too, not only by what comes in
+// and goes out: it has to fit into memory, and be sent before its deadline.
+func TestLargeStateEndsATransaction(t *testing.T) {
+	b := topology.New("app")
+	in := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"))
+	topology.Aggregate(in, "large", serde.Bytes(), func([]byte, record.Record[string, int64]) ([]byte, error) { return make([]byte, 100<<10), nil })
+	topo, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, topo)
+	s := w.live()
+	for i := range 400 {
+		w.send(0, fmt.Sprint("k", i), fmt.Sprint(i), 1)
+	}
+	most := 0
+	for range 300 {
+		if err := s.Step(context.Background(), 0); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range s.workers[0].runs {
+			if r.task != nil {
+				size := r.task.bytes + r.task.outBytes
+				for _, s := range r.task.stores {
+					for _, k := range s.dirty {
+						size += len(k) + len(s.young[k].value)
+					}
+				}
+				most = max(most, size)
+			}
+		}
+	}
+	w.settle(s)
+	if limit := s.engine.cfg.maxBytes + 2<<20; most > limit {
+		t.Errorf("a transaction of %d bytes, the limit is about %d", most, limit)
+	}
+	if n := len(w.disk.tasks["in/0"].state["large"]); n != 400 {
+		t.Errorf("%d keys", n)
+	}
 }

@@ -34,6 +34,9 @@ type LocalStore interface {
 // from a producer whose clock is wrong must not expire what others still need.
 const maxSkew = time.Minute
 
+// turnBytes is what one call of Process may add to a transaction, but for its last record.
+const turnBytes = 1 << 20
+
 // fullCountersEvery is how often a commit record carries all counters instead of those that changed.
 const fullCountersEvery = 64
 
@@ -203,12 +206,21 @@ func (t *Task) queued() (records int) {
 	return records
 }
 
-// Process runs up to limit queued records through the chain, lowest timestamp first. It returns how
+// size is the bytes of the open transaction: input, outputs and changed state.
+func (t *Task) size() int {
+	n := t.bytes + t.outBytes
+	for _, s := range t.stores {
+		n += s.changed
+	}
+	return n
+}
+
+// Process runs up to limit queued records through the chain, lowest timestamp first, fewer if they are large. It returns how
 // many it took. An error means that the operator's policy is to stop; it names operator and record.
 func (t *Task) Process(now time.Time, limit int) (int, error) {
 	invariant.Check(!t.prepared, "INV-6 task %s processes while a commit is prepared", t.name)
 	n := 0
-	for n < limit {
+	for most := t.size() + turnBytes; n < limit && t.size() < most; {
 		in := t.pick()
 		if in == nil {
 			break

@@ -23,6 +23,7 @@ type overlay struct {
 
 	young, old map[string]*stateEntry
 	bytes      int // of young
+	changed    int // bytes of the dirty entries
 	dirty      []string
 	undoLog    []undoEntry
 }
@@ -86,7 +87,9 @@ func (o *overlay) Put(key, value []byte) error {
 	if !e.dirty {
 		e.dirty = true
 		o.dirty = append(o.dirty, string(key))
+		o.changed += len(key) + len(e.value)
 	}
+	o.changed += len(value) - len(e.value)
 	o.bytes += len(value) - len(e.value)
 	if value == nil {
 		e.value = nil
@@ -146,8 +149,11 @@ func (o *overlay) keep() { o.undoLog = o.undoLog[:0] }
 func (o *overlay) undo() {
 	for i := len(o.undoLog) - 1; i >= 0; i-- {
 		u := o.undoLog[i]
+		o.changed += len(u.was.value) - len(u.entry.value)
 		if u.entry.dirty && !u.was.dirty {
-			o.dirty = o.dirty[:len(o.dirty)-1] // it was the last one to become dirty
+			last := len(o.dirty) - 1 // it was the last one to become dirty
+			o.changed -= len(o.dirty[last]) + len(u.was.value)
+			o.dirty = o.dirty[:last]
 		}
 		o.bytes += len(u.was.value) - len(u.entry.value)
 		*u.entry = u.was
@@ -169,7 +175,7 @@ func (o *overlay) commit() {
 	for _, k := range o.dirty {
 		o.young[k].dirty = false
 	}
-	o.dirty = o.dirty[:0]
+	o.dirty, o.changed = o.dirty[:0], 0
 	if o.bytes > cacheBytes {
 		o.young, o.old, o.bytes = map[string]*stateEntry{}, o.young, 0
 	}
@@ -182,5 +188,5 @@ func (o *overlay) abort() {
 		o.bytes -= len(k) + len(o.young[k].value) + 64
 		delete(o.young, k)
 	}
-	o.dirty = o.dirty[:0]
+	o.dirty, o.changed = o.dirty[:0], 0
 }

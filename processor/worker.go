@@ -258,7 +258,7 @@ func (w *worker) full() bool {
 	for _, r := range w.runs {
 		if r.task != nil {
 			records += r.task.records
-			bytes += r.task.bytes + r.task.outBytes
+			bytes += r.task.size()
 		}
 	}
 	return records >= w.cfg.maxRecords || bytes >= w.cfg.maxBytes || w.open && w.records && w.now().Sub(w.opened) >= w.cfg.interval
