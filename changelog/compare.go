@@ -44,6 +44,8 @@ type Evidence struct {
 	// (Follower.Point, but after a tail without commit records that is the local store's, which is as good.)
 	Point record.CommitPoint
 	IDLog Log
+	// Stores are the changelogs of the state stores.
+	Stores []Log
 	// Local is the local store's position as it was found, before any restore; zero: none.
 	Local record.LocalPosition
 	Now   time.Time
@@ -73,6 +75,13 @@ func Compare(e Evidence) (Decision, error) {
 	g, err := readGroup(e.Group)
 	if err != nil {
 		return Decision{}, err
+	}
+	for _, l := range e.Stores {
+		for _, s := range e.Point.Stores {
+			if s.Store == l.Store && (s.TopicID != l.TopicID || s.Next > l.End) {
+				return lost(storeLost(l, s.TopicID, s.Next), remedyRestore), nil
+			}
+		}
 	}
 	switch {
 	case e.Point.Sequence == 0:

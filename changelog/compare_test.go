@@ -137,11 +137,11 @@ func TestKeepLocal(t *testing.T) {
 		{"none", func(e *LocalEvidence) { e.Found = false }, RestoreFull, "no local store"},
 		{"CRASH 35: of another task", func(e *LocalEvidence) { e.Local.Changelogs[0].Partition = 3 }, Refuse, "does not belong"},
 		{"CRASH 32: ID log made anew", func(e *LocalEvidence) { e.Logs[0].TopicID = "j" }, RestoreFull, "made anew (j, was i)"},
-		{"CRASH 32: store topic made anew", func(e *LocalEvidence) { e.Logs[1].TopicID = "u" }, RestoreFull, "made anew"},
+		{"CRASH 32: store topic made anew", func(e *LocalEvidence) { e.Logs[1].TopicID = "u" }, Lost, "was made anew (topic ID u, was t)"},
 		{"a new store", func(e *LocalEvidence) { e.Local.Changelogs = e.Local.Changelogs[:1] }, RestoreFull, "does not know app-totals-changelog/2"},
 		{"a store less", func(e *LocalEvidence) { e.Logs = e.Logs[:1] }, RestoreFull, "no longer has"},
 		{"CRASH 31: ahead of the ID log", func(e *LocalEvidence) { e.Logs[0].End = 99 }, RestoreFull, "at 100 of app-sub-ids-changelog/2, which ends at 99"},
-		{"CRASH 31: ahead of the store topic", func(e *LocalEvidence) { e.Logs[1].End = 199 }, RestoreFull, "ends at 199"},
+		{"CRASH 31: ahead of the store topic", func(e *LocalEvidence) { e.Logs[1].End = 199 }, Lost, "ends at 199, it had reached 200"},
 		{"CRASH 31: ahead of the group", func(e *LocalEvidence) { e.Group = []GroupOffset{offset(bills, 60, 6, 9)} }, RestoreFull, "commit 7, the group's offsets are of 6"},
 		{"FIELD B9: one before the start", func(e *LocalEvidence) { e.Logs[0].Start = 101 }, RestoreFull, "begins at 101"},
 		{"the ID log was emptied by retention, nothing was committed since", func(e *LocalEvidence) {

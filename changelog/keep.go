@@ -18,10 +18,13 @@ const (
 	RestoreFull
 	// Refuse: it belongs to something else; change nothing and stop.
 	Refuse
+	// Lost: a state store's changelog no longer has what the local store was made of. A restore would
+	// give less than was committed: change nothing and stop.
+	Lost
 )
 
 // String returns the way's name.
-func (k Keeping) String() string { return [...]string{"keep", "restore in full", "refuse"}[k] }
+func (k Keeping) String() string { return [...]string{"keep", "restore in full", "refuse", "lost"}[k] }
 
 // LocalEvidence is what is known of a task's local store and of its changelogs.
 type LocalEvidence struct {
@@ -53,6 +56,9 @@ func KeepLocal(e LocalEvidence) (Keeping, string) {
 			return Refuse, fmt.Sprintf("the local store does not belong to this task: its ID log is not %s", l.TopicPartition)
 		case !ok:
 			return RestoreFull, fmt.Sprintf("the local store does not know %s", l.TopicPartition)
+		case l.Store != "" && (c.TopicID != l.TopicID || c.Next > l.End):
+			// CRASH 31, 32: the ID log is the old one (it is looked at first), so this is no new beginning.
+			return Lost, storeLost(l, c.TopicID, c.Next)
 		case c.TopicID != l.TopicID:
 			return RestoreFull, fmt.Sprintf("topic %q was made anew (%s, was %s)", l.Topic, l.TopicID, c.TopicID)
 		case c.Next > l.End:
@@ -101,3 +107,11 @@ func (e LocalEvidence) current(g group) bool {
 // tombstoneMargin is the share of delete.retention.ms by which a local store must be younger: clocks
 // differ, and a restore takes time.
 const tombstoneMargin = 10
+
+// storeLost says what is wrong with a state store's changelog that was of topic id and reached next.
+func storeLost(l Log, id string, next record.Offset) string {
+	if id != l.TopicID {
+		return fmt.Sprintf("the changelog %s of store %q was made anew (topic ID %s, was %s)", l.TopicPartition, l.Store, l.TopicID, id)
+	}
+	return fmt.Sprintf("the changelog %s of store %q ends at %d, it had reached %d: it was truncated", l.TopicPartition, l.Store, l.End, next)
+}

@@ -108,6 +108,12 @@ func EncodeCommit(p record.CommitPoint) (key, value []byte) {
 		value = appendString(value, c.Name)
 		value = binary.BigEndian.AppendUint64(value, c.Value)
 	}
+	value = binary.AppendUvarint(value, uint64(len(p.Stores)))
+	for _, s := range p.Stores {
+		value = appendString(value, s.Store)
+		value = appendString(value, s.TopicID)
+		value = binary.BigEndian.AppendUint64(value, uint64(s.Next))
+	}
 	return []byte{byte(KindCommit)}, value
 }
 
@@ -132,6 +138,13 @@ func DecodeCommit(value []byte) (record.CommitPoint, error) {
 	}
 	for n := r.uvarint(); n > 0 && !r.failed; n-- {
 		p.Counters = append(p.Counters, record.Counter{Name: r.string(), Value: r.uint64()})
+	}
+	for n := r.uvarint(); n > 0 && !r.failed; n-- {
+		s := record.StorePosition{Store: r.string(), TopicID: r.string(), Next: record.Offset(r.uint64())}
+		if s.Next < 0 {
+			r.failed = true
+		}
+		p.Stores = append(p.Stores, s)
 	}
 	if r.failed || len(r.b) > 0 || p.Sequence == 0 {
 		return record.CommitPoint{}, fmt.Errorf("%w: a commit record of %d bytes", ErrCorrupt, len(value))

@@ -197,6 +197,8 @@ func (w *worker) beginReading(r *taskRun) error {
 	local, found := r.local.Position()
 	keep, reason := changelog.KeepLocal(changelog.LocalEvidence{Local: local, Found: found, Logs: rs.logs, Group: rs.committed, Now: w.now()})
 	switch {
+	case keep == changelog.Lost:
+		return fmt.Errorf("processor: task %s: %w: %s. Recover the topic, or start anew under another application name", r.name, ErrDataLost, reason)
 	case keep == changelog.Refuse:
 		return fmt.Errorf("processor: task %s: %w: %s", r.name, ErrState, reason)
 	case rs.full:
@@ -358,6 +360,7 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 			return err
 		}
 	}
+	r.task.changelogs = r.changelogs // the same positions: commits move them
 	took := w.now().Sub(rs.started)
 	r.mode = rs.mode
 	if rs.mode != modeNone {
@@ -378,7 +381,7 @@ func (w *worker) decide(r *taskRun) (point record.CommitPoint, fresh bool, err e
 	if rs.follower == nil {
 		return w.decideStateless(r)
 	}
-	d, err := changelog.Compare(changelog.Evidence{Group: rs.committed, Point: rs.follower.Point(), IDLog: rs.logs[0], Local: rs.found, Now: w.now()})
+	d, err := changelog.Compare(changelog.Evidence{Group: rs.committed, Point: rs.follower.Point(), IDLog: rs.logs[0], Stores: rs.logs[1:], Local: rs.found, Now: w.now()})
 	if err != nil {
 		return point, false, fmt.Errorf("processor: task %s: %w", r.name, err)
 	}

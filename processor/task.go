@@ -92,6 +92,9 @@ type Task struct {
 	ids    []*idLog
 	stores []*overlay
 
+	// changelogs are the positions of the changelogs as of the last commit, kept by the runner: the ID
+	// log first, then the stores.
+	changelogs []record.ChangelogPosition
 	// point is the last committed one: what the local store's position says (INV-2). pending is the
 	// prepared one.
 	point, pending record.CommitPoint
@@ -331,6 +334,16 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 	return txn
 }
 
+// storeOf is the state store whose changelog a topic is.
+func (t *Task) storeOf(topic string) string {
+	for _, s := range t.stores {
+		if t.cfg.stores[s.name].topic == topic {
+			return s.name
+		}
+	}
+	return ""
+}
+
 // dirty says whether there is anything to commit: a record, or positions that moved over markers.
 func (t *Task) dirty() bool { return t.records > 0 || t.skipped }
 
@@ -369,6 +382,9 @@ func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
 	t.counters.add(topology.CounterID{Kind: counterChangelogRecords, Of: t.cfg.sub.Name}, uint64(len(txn.Changelog)))
 	t.counters.add(topology.CounterID{Kind: counterChangelogBytes, Of: t.cfg.sub.Name}, uint64(written))
 	withChanged := *p
+	for _, c := range t.changelogs[1:] {
+		withChanged.Stores = append(withChanged.Stores, record.StorePosition{Store: t.storeOf(c.Topic), TopicID: c.TopicID, Next: c.Next})
+	}
 	withChanged.Counters = t.counters.snapshot(p.Sequence%fullCountersEvery == 0)
 	k, v := changelog.EncodeCommit(withChanged)
 	to(t.cfg.idLog, k, v) // the last record of the task's transaction

@@ -73,6 +73,16 @@ type CommitPoint struct {
 	// Counters are the task's metrics up to here, so that they are exactly-once too (INV-9).
 	// Their meaning is given by the processor; an unknown name is kept.
 	Counters []Counter
+	// Stores are the changelogs of the task's state stores as of the commit before: a changelog that was
+	// truncated or made anew is found by them. Commit records hold them, the local log does not.
+	Stores []StorePosition
+}
+
+// StorePosition is how far a state store's changelog went at an earlier commit of the task.
+type StorePosition struct {
+	Store   string
+	TopicID string // UUID of the changelog topic
+	Next    Offset // the partition has ended here or later ever since
 }
 
 // Counter is one persistent counter of a task.
