@@ -60,7 +60,8 @@ func (c *cli) devCommand() *cobra.Command {
 		Use:   "dev",
 		Short: "A Kafka broker in memory, for trying things (never for data that matters)",
 		Long: `Run a Kafka broker in memory until Ctrl-C. It forgets everything then: never use it for data that
-matters. Only this machine can reach it.
+matters. Only this machine can reach it. Each start is a new cluster: remove the state directories
+(.streamd) of what ran on the last one.
 
   streamd dev
   streamd dev --topic bills.raw:4 --topic bills.unique:4

@@ -21,6 +21,7 @@ import (
 	"github.com/streamd/streamd/internal/web"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/txlog"
 )
 
 // Off in place of an address disables it.
@@ -203,6 +204,9 @@ func runAll(ctx context.Context, c RunConfig, members []member, log *slog.Logger
 			err := m.app.Run(appCtx)
 			if err != nil && appCtx.Err() != nil && errors.Is(err, context.Canceled) {
 				err = nil // it was stopped before it had begun
+			}
+			if errors.Is(err, txlog.ErrOtherCluster) {
+				err = fmt.Errorf("%w\nuse another --data-dir, or remove %s if that cluster is gone for good (each start of streamd dev is a new one)", err, m.dir)
 			}
 			if err != nil {
 				err = fmt.Errorf("pipeline %q: %w", m.p.Name, err)
