@@ -208,19 +208,23 @@ func (f *fixture) fullRestores(d *Daemon) float64 {
 	return n
 }
 
-// awaitLag waits until the daemons have no lag.
-func (f *fixture) awaitLag(daemons ...*Daemon) {
+// awaitIdle waits until the daemons together run so many tasks and none has lag. A task that is still being restored
+// shows neither lag nor counters.
+func (f *fixture) awaitIdle(tasks int, daemons ...*Daemon) {
 	f.Helper()
 	err := poll(f.ctx, func() (string, error) {
+		running, lag := 0.0, 0.0
 		for _, d := range daemons {
 			m, err := Scrape(f.ctx, d.HTTP)
 			if err != nil {
 				return err.Error(), nil
 			}
-			lag, series := m.Sum("streamd_consumer_lag_max_records", nil)
-			if lag > 0 || series == 0 {
-				return fmt.Sprintf("lag %v in %d series of %s", lag, series, d.Log), nil
-			}
+			n, _ := m.Sum("streamd_tasks", map[string]string{"state": "running"})
+			l, _ := m.Sum("streamd_consumer_lag_max_records", nil)
+			running, lag = running+n, lag+l
+		}
+		if int(running) != tasks || lag > 0 {
+			return fmt.Sprintf("%v of %d tasks run, lag %v", running, tasks, lag), nil
 		}
 		return "", nil
 	})
@@ -285,7 +289,7 @@ func TestDedupUnderKills(t *testing.T) {
 // checkDedupMetrics: the counters are part of the committed state, so they are exact after any number of kills.
 func (f *fixture) checkDedupMetrics(d *Daemon, w Workload, want Expectation) {
 	f.Helper()
-	f.awaitLag(d)
+	f.awaitIdle(partitions, d)
 	m, err := Scrape(f.ctx, d.HTTP)
 	if err != nil {
 		f.Fatal(err)
@@ -341,7 +345,7 @@ func TestTotalsAcrossInstances(t *testing.T) {
 	if err := reader.AwaitCount(f.ctx, check.Seen, in.want.Distinct); err != nil {
 		t.Error(err)
 	}
-	f.awaitLag(again, other)
+	f.awaitIdle(2*partitions, again, other) // of both sub-topologies
 	if err := reader.AwaitEnd(f.ctx); err != nil {
 		t.Fatal(err)
 	}
