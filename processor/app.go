@@ -130,7 +130,7 @@ func (a *App) connect(ctx context.Context) (broker.Cluster, error) {
 			return nil, fmt.Errorf("processor: connect to %v: %w", a.cfg.brokers, err)
 		}
 		if n == 0 {
-			a.cfg.logger.Warn("no broker reachable; trying again until the startup timeout", "brokers", a.cfg.brokers, "timeout", a.cfg.startup, "err", err)
+			a.cfg.logger.Warn("no broker reachable; trying again until the startup timeout", "brokers", a.cfg.brokers, "timeout", a.cfg.startup.String(), "err", err)
 			a.stats.setState(Created, "no broker reachable: "+err.Error())
 		}
 		if sleep(sctx, min(time.Second, 100*time.Millisecond<<min(n, 4))) != nil {
