@@ -111,8 +111,8 @@ func TestBrokerDies(t *testing.T) {
 	env.Kill(1)
 	d.run(60)
 	d.check()
-	// A coordinator that takes longer to move than sarama's heartbeats have patience ends the session, once
-	// per death: work in flight is dropped and done again, and nothing of it is lost (that is what check says).
+	// On a busy machine the session has ended once in a run. Why is not known: the session timeout is 45 s, and
+	// the longest gap was 9.5 s. Nothing was lost by it (that is what check says), but it should not happen.
 	if kills := 2; j.lost() > kills {
 		t.Errorf("the membership was lost %d times at %d deaths of brokers", j.lost(), kills)
 	}
