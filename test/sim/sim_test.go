@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/streamd/streamd/test/planted"
 )
 
 var (
@@ -56,7 +58,7 @@ func TestSeeds(t *testing.T) {
 				show(t, r.conf, r.Result)
 			}
 			if *untilRed {
-				t.Fatalf("red after %d seeds", done)
+				t.Fatal(planted.Red(done))
 			}
 		}
 	}

@@ -1,0 +1,54 @@
+package sim
+
+import (
+	"testing"
+
+	"github.com/streamd/streamd/test/planted"
+)
+
+// bugs are the mistakes that the seeds must find.
+func bugs() []planted.Bug {
+	const (
+		commit  = "processor/commit.go"
+		worker  = "processor/worker.go"
+		restore = "processor/restore.go"
+		task    = "processor/task.go"
+	)
+	return []planted.Bug{
+		bug("restore to the last stable offset", in(restore, "rs.ends, err = w.cluster.HighWatermarks(ctx, tps)", "rs.ends, err = w.cluster.StableOffsets(ctx, tps)")),
+		bug("no RequireStable", in("internal/simbroker/client.go", "if c.b.offsets.unstable(k) {", "if false && c.b.offsets.unstable(k) {")),
+		bug("commit by group only, without generation", in("internal/simbroker/group.go", "if code := b.groups[meta.Group].check(meta); code != None {", "if code := b.groups[meta.Group].check(meta); code != None && false {")),
+		// As if the group's present generation were asked for when the offsets are committed.
+		bug("generation of the newest session", in("internal/simbroker/producer.go", "\t\t\treturn p.c.b.commitOffsets(id, pid, epoch, meta, offsets)\n", "\t\t\tmeta = p.c.b.groups[meta.Group].meta(meta.Instance)\n\t\t\treturn p.c.b.commitOffsets(id, pid, epoch, meta, offsets)\n")),
+		bug("applied before the commit",
+			in(commit, "\tw.point(\"commit.prepared\")\n", "\tfor _, p := range parts {\n\t\tif p.txn.Batch != nil {\n\t\t\tp.txn.Batch.Position.Changelogs = p.run.changelogs\n\t\t\tif err := w.applyBatch(ctx, p.run, p.txn.Batch); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t}\n\tw.point(\"commit.prepared\")\n"),
+			in(commit, "\t\t\tif err := w.applyBatch(ctx, p.run, p.txn.Batch); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t\tw.point(\"commit.applied\")", "\t\t}\n\t\tw.point(\"commit.applied\")"),
+		),
+		bug("applied on an unknown outcome", in(commit, "if outcome != broker.Committed {\n\t\treturn w.commitFailed", "if outcome == broker.NotCommitted {\n\t\treturn w.commitFailed")),
+		bug("run again from memory after an unknown outcome", in(commit, "if outcome == broker.Unknown || react(err) != reactReplay", "if react(err) != reactReplay")),
+		bug("no new epoch after a doubt", in("internal/simbroker/producer.go", "\tp.ready = false\n\tid := p.conf.TransactionalID\n", "\tp.ready = false\n\tid := p.conf.TransactionalID\n\tif p.pid >= 0 {\n\t\tp.c.request(ctx, EndTxn, id, func() Code { return p.c.b.endTxn(id, p.pid, p.epoch, false) })\n\t\tp.ready = true\n\t\treturn nil\n\t}\n")),
+		bug("IDs in a second transaction",
+			in(commit, "\t\t\tw.producer.Add(p.txn.Changelog[i])\n", "\t\t\tif p.txn.Changelog[i].Topic != p.run.plan.idLog.Name {\n\t\t\t\tw.producer.Add(p.txn.Changelog[i])\n\t\t\t}\n"),
+			in(commit, "\tw.point(\"commit.acked\")\n", "\tfor _, p := range parts {\n\t\tfor i := range p.txn.Changelog {\n\t\t\tif p.txn.Changelog[i].Topic == p.run.plan.idLog.Name {\n\t\t\t\tw.producer.Add(p.txn.Changelog[i])\n\t\t\t}\n\t\t}\n\t}\n\tif n, _ := w.producer.Buffered(); n > 0 {\n\t\tsecond, outcome, err := w.producer.Commit(ctx, broker.GroupMeta{}, nil)\n\t\tif outcome != broker.Committed {\n\t\t\treturn w.commitFailed(ctx, outcome, err)\n\t\t}\n\t\tfor tp, next := range second.Next {\n\t\t\treceipt.Next[tp] = next\n\t\t}\n\t}\n\tw.point(\"commit.acked\")\n"),
+		),
+		bug("no set of pending IDs", in("dedup/index.go", "if pos := ix.pending.find(k); pos >= 0 {\n\t\treturn ix.found(ix.pending.entry(pos), payload, Answer{Verdict: DuplicatePending", "if pos := ix.pending.find(k); false {\n\t\treturn ix.found(ix.pending.entry(pos), payload, Answer{Verdict: DuplicatePending")),
+		bug("no check of delete.retention", in("changelog/keep.go", "age >= limit {", "age >= limit && false {")),
+		bug("the target written as the position", in(restore, "\t\tw.point(\"restore.batch\")\n", "\t\tfor i := range step.Position.Changelogs {\n\t\t\tstep.Position.Changelogs[i].Next = r.restore.ends[step.Position.Changelogs[i].TopicPartition]\n\t\t}\n\t\tw.point(\"restore.batch\")\n")),
+		bug("the overlay survives an abort", in(task, "\tfor _, s := range t.stores {\n\t\ts.abort()\n\t}\n", "")),
+		// Found by seed 352 on the day that the points to die at were added.
+		bug("a full disk makes a task run that is not restored", in(commit, "if r.state != was {", "if false {")),
+		bug("the commit record does not come last", in(task, "\tto(t.cfg.idLog, k, v) // the last record of the task's transaction\n", "\tto(t.cfg.idLog, k, v)\n\tlast := len(txn.Changelog) - 1\n\ttxn.Changelog = append([]broker.Output{txn.Changelog[last]}, txn.Changelog[:last]...)\n")),
+	}
+}
+
+// bug is one of this layer.
+func bug(name string, changes ...planted.Change) planted.Bug {
+	return planted.Bug{Layer: "L1", Name: name, Changes: changes}
+}
+
+func in(file, old, with string) planted.Change {
+	return planted.Change{File: file, Old: old, New: with}
+}
+
+// Every planted bug still fits its place in the source. Whoever changes the place moves the bug with it.
+func TestPlantedBugsFit(t *testing.T) { planted.Check(t, bugs()) }
