@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/internal/invariant"
 	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/record"
@@ -172,6 +173,7 @@ func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.
 			w.metrics.Latency(end.Sub(p.run.task.oldest))
 		}
 		p.run.task.PostCommit()
+		fault.Point("filter.added")
 		w.seal(p.run)
 		w.publish(p.run)
 	}

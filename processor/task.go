@@ -8,6 +8,7 @@ import (
 	"github.com/streamd/streamd/changelog"
 	"github.com/streamd/streamd/dedup"
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/internal/invariant"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/topology"
@@ -288,6 +289,7 @@ func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
 		for _, s := range t.stores {
 			s.keep()
 		}
+		fault.Point("user.done")
 		return nil
 	}
 	t.out, t.outBytes, t.tooLarge = t.out[:mark], markBytes, nil

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/streamd/streamd/dedup"
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/record"
 )
 
@@ -59,6 +60,7 @@ func (l *idLog) Check(h record.Hash, payload uint64, at time.Time) (dedup.Answer
 
 // noteAge keeps how late a duplicate came, until the commit.
 func (l *idLog) noteAge(a dedup.Answer, at time.Time) {
+	fault.Point("dedup.checked")
 	if (a.Verdict == dedup.Duplicate || a.Verdict == dedup.DuplicatePending) && len(l.ages) < agesPerTxn {
 		l.ages = append(l.ages, max(0, at.Sub(a.SeenAt)))
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/txlog"
 )
@@ -173,6 +174,7 @@ func (w *worker) fetch(ctx context.Context, restoring time.Duration) error {
 			return w.inputError(r, b)
 		}
 		r.task.AddRecords(b)
+		fault.Point("read.batch")
 		if r.task.queued() >= queueHigh {
 			w.pause(r, true)
 		}
@@ -318,8 +320,10 @@ func (w *worker) handle(ctx context.Context, c command) error {
 		w.closeRuns(func(r *taskRun) bool { return slices.ContainsFunc(c.remove, r.owns) })
 		return nil
 	default:
+		fault.Point("revoke.start")
 		err := w.lastCommit(ctx)
 		w.closeRuns(func(r *taskRun) bool { return slices.ContainsFunc(c.remove, r.owns) })
+		fault.Point("revoke.done")
 		return err
 	}
 }

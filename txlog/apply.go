@@ -3,6 +3,7 @@ package txlog
 import (
 	"fmt"
 
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/record"
 )
 
@@ -38,9 +39,11 @@ func (t *Task) Apply(b *record.Batch) error {
 	if err := t.plan(p, b); err != nil {
 		return fmt.Errorf("txlog: task %q: %w", t.text, err)
 	}
+	fault.Point("badger.before")
 	if err := t.log.kv.commitAll(p.body, p.tail); err != nil {
 		return fmt.Errorf("txlog: task %q: %w", t.text, err)
 	}
+	fault.Point("badger.after")
 	t.settle(p, b)
 	t.log.sweepSome()
 	return nil

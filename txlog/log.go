@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+
+	"github.com/streamd/streamd/internal/fault"
 )
 
 // Options say where a log is and how it is kept.
@@ -236,6 +238,7 @@ func (l *Log) start(last session, in inspection) error {
 	if err := writeJSON(l.o.Dir, sessionName, now); err != nil {
 		return err
 	}
+	fault.Point("store.opening")
 	s, err := openKV(l.o.Dir, l.o, l.state.MemTableBytes, l.o.Logger)
 	if err != nil {
 		return err

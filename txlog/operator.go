@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/record"
 )
 
@@ -269,6 +270,7 @@ func (s *sealer) do(run func(slot uint32) []byte, filter []byte) error {
 	if err := s.flush(); err != nil {
 		return err
 	}
+	fault.Point("seal.mid")
 	key := generationKey(kindSeal, s.task, s.live.op, s.live.gen)
 	return s.step(func() error {
 		if err := s.o.task.log.kv.commit([]write{{key, encodeSeal(&s.marker)}}); err != nil {

@@ -16,6 +16,8 @@ import (
 
 	"github.com/dgraph-io/badger/v4"
 	"github.com/dgraph-io/badger/v4/options"
+
+	"github.com/streamd/streamd/internal/fault"
 )
 
 const (
@@ -161,6 +163,7 @@ func (s *kv) commit(writes []write) error {
 			return fmt.Errorf("txlog: write: %w", err)
 		}
 	}
+	fault.Point("badger.mid")
 	if err := txn.CommitAt(s.version+1, nil); err != nil {
 		// Whether it is in the log is not known, so no commit may follow.
 		s.failed = fmt.Errorf("txlog: %w: commit: %w", ErrFailed, err)

@@ -15,6 +15,7 @@ var levels = map[string]int{
 	"record":              0,
 	"serde":               0,
 	"internal/invariant":  0,
+	"internal/fault":      0,
 	"internal/broker":     1,
 	"internal/metric":     1,
 	"internal/embedded":   1,
@@ -41,7 +42,8 @@ var levels = map[string]int{
 
 // sideways are the imports allowed between two entries of one level.
 var sideways = map[[2]string]bool{
-	{"serde", "record"}: true, // a serde sees the headers of the record
+	{"serde", "record"}:                      true, // a serde sees the headers of the record
+	{"internal/fault", "internal/invariant"}: true,
 	// What the commands do stands beside them, so that cmd holds flags and nothing else.
 	{"cmd", "internal/daemon"}:           true,
 	{"cmd", "internal/demo"}:             true,

@@ -8,6 +8,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/record"
 )
 
@@ -33,6 +34,7 @@ func (p *producer) Commit(ctx context.Context, meta broker.GroupMeta, offsets []
 	if err := p.flush(ctx, meta, len(offsets) > 0); err != nil {
 		return receipt, broker.NotCommitted, err
 	}
+	fault.Point("flush.done")
 	flushed := time.Now()
 	if len(offsets) > 0 {
 		if err := p.commitOffsets(ctx, meta, offsets); err != nil {
@@ -43,8 +45,10 @@ func (p *producer) Commit(ctx context.Context, meta broker.GroupMeta, offsets []
 	if err != nil {
 		return receipt, broker.NotCommitted, err
 	}
+	fault.Point("offsets.committed")
 	offsetsDone := time.Now()
 	outcome, err := p.endTxn(ctx)
+	fault.Point("endtxn.acked")
 	receipt.Flush, receipt.Offsets, receipt.EndTxn = flushed.Sub(begin), offsetsDone.Sub(flushed), time.Since(offsetsDone)
 	if outcome == broker.Committed {
 		p.Reset()
@@ -59,6 +63,7 @@ func (p *producer) flush(ctx context.Context, meta broker.GroupMeta, withOffsets
 		if err := p.addPartitions(ctx); err != nil {
 			return err
 		}
+		fault.Point("partitions.added")
 	}
 	// Before Produce and not beside it: see above. The partition of __consumer_offsets cannot be added
 	// with the others, the coordinator refuses it.
@@ -66,6 +71,7 @@ func (p *producer) flush(ctx context.Context, meta broker.GroupMeta, withOffsets
 		if err := p.addOffsets(ctx, meta.Group); err != nil {
 			return err
 		}
+		fault.Point("offsets.added")
 	}
 	if p.records > 0 {
 		return p.produce(ctx)

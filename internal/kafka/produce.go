@@ -13,6 +13,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/record"
 )
 
@@ -203,6 +204,7 @@ func (p *producer) runLeg(ctx context.Context, l *leg, to *link, buf []byte) ([]
 			to.drop()
 			return buf, &broker.Error{Op: string(reqProduce), Where: now[0].tp.String(), Kind: broker.ErrUnreachable, Cause: &lostError{err}}
 		}
+		fault.Point("produce")
 		again, err := p.acknowledge(l, now, answers)
 		if err != nil {
 			return buf, err

@@ -1,0 +1,43 @@
+package fault
+
+// Variable is the environment variable that names the table's file.
+const Variable = "STREAMD_FAULT_TABLE"
+
+// Names returns every point: of a start, of a transaction in its order, and of a rebalance. A test
+// holds that each of them stands in the source.
+func Names() []string {
+	return []string{
+		// A start: the local log is being opened, then the tasks are restored.
+		"store.opening",
+		"restore.batch", // before one batch of the changelog is applied
+		"restore.done",  // a task runs
+
+		// Records, before anything is sent.
+		"read.batch",      // a fetched batch is queued
+		"dedup.checked",   // an ID was looked up, the record did not go on yet
+		"user.done",       // a record is through the whole chain
+		"commit.prepared", // everything is encoded and buffered
+
+		// The Kafka transaction.
+		"partitions.added",
+		"offsets.added",
+		"produce",           // one Produce request was answered
+		"flush.done",        // all of them were
+		"offsets.committed", // TxnOffsetCommit was answered, EndTxn is not sent
+		"endtxn.acked",
+
+		// The local log, and memory.
+		"commit.acked",
+		"badger.before",
+		"badger.mid", // the Badger transaction is filled and not committed; again for each part of a large batch
+		"badger.after",
+		"commit.applied",
+		"filter.added", // the pending IDs are the index's
+		"seal.mid",     // the runs and the filter of a generation are written, its marker is not
+
+		// A failed commit, and a rebalance.
+		"recover.start",
+		"revoke.start", // the partitions are to be given up, the last commit comes
+		"revoke.done",
+	}
+}
