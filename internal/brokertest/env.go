@@ -44,6 +44,14 @@ type Env struct {
 	ElectLeader func(tp record.TopicPartition)
 	// TimesOut says that transactions end by their timeout within Limit (real Kafka looks every 10 s).
 	TimesOut bool
+	// Implicit says that the client speaks transaction protocol V2 (KIP-890): partitions are added to a transaction by
+	// what is written to them, so that AddPartitionsToTxn and AddOffsetsToTxn are never sent.
+	Implicit bool
+}
+
+// sends says whether the client sends a request of this kind at all.
+func (e *Env) sends(api string) bool {
+	return !e.Implicit || api != "AddPartitionsToTxn" && api != "AddOffsetsToTxn"
 }
 
 // fact is one sentence about a cluster.

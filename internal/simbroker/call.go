@@ -48,6 +48,7 @@ const (
 	LoseRequest                   // never handled, no answer
 	LoseAnswer                    // handled, no answer
 	Hold                          // no answer; handled after Action.Requests further requests
+	Repeat                        // handled, answered, and handled once more after Action.Requests further requests
 	CrashBefore                   // the process ends before the request leaves it
 	CrashAfter                    // the request is handled, the process ends without seeing the answer
 )
@@ -56,7 +57,7 @@ const (
 type Action struct {
 	Verdict  Verdict
 	Code     Code          // of Refuse and HandleThenFail
-	Requests int           // of Hold: after how many further requests it arrives; 0: at Broker.DeliverHeld
+	Requests int           // of Hold and Repeat: after how many further requests it arrives; 0: at Broker.DeliverHeld
 	Wait     time.Duration // how long the client waits for the answer that does not come
 }
 
@@ -134,10 +135,11 @@ func (b *Broker) handle(act Action, handle func() Code) Code {
 	b.settle()
 	code := None
 	switch act.Verdict {
-	case Handle, HandleThenFail, LoseAnswer, CrashAfter:
+	case Handle, HandleThenFail, LoseAnswer, CrashAfter, Repeat:
 		code = handle()
 		b.settle()
-	case Hold:
+	}
+	if act.Verdict == Hold || act.Verdict == Repeat {
 		b.held = append(b.held, heldRequest{act.Requests, handle})
 	}
 	return code

@@ -24,6 +24,9 @@ type Client struct {
 	// Set before use.
 	MaxFetch int
 
+	// Protocol is the transaction protocol of this client's producers. Set before use.
+	Protocol Protocol
+
 	b       *Broker
 	name    string
 	leaders map[record.TopicPartition]int32 // leader epochs as known here

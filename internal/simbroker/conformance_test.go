@@ -86,3 +86,13 @@ func TestConformanceWithPrefetch(t *testing.T) {
 	c.Prefetch = true
 	brokertest.Run(t, "simbroker", "s", env(b, c))
 }
+
+// The facts do not depend on the version of the transaction protocol.
+func TestConformanceOfProtocolV2(t *testing.T) {
+	b := simbroker.New(start)
+	c := b.Client("suite")
+	c.Protocol = simbroker.V2
+	e := env(b, c)
+	e.Implicit = true
+	brokertest.Run(t, "simbroker", "s", e)
+}

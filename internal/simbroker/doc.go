@@ -6,7 +6,7 @@
 // # Parts
 //
 //   - [Broker] is the cluster: topics and their logs with offsets, control markers and transactions,
-//     the transaction coordinator (protocol V1), the group coordinator with __consumer_offsets. Its
+//     the transaction coordinator (protocols V1 and V2), the group coordinator with __consumer_offsets. Its
 //     methods are what a simulation does to a cluster: Advance the clock, ReleaseMarkers, ElectLeader,
 //     Truncate, DeleteTopic, Compact, ...
 //   - [Client] is one process's connection: a broker.Cluster. Its producer and reader follow the same

@@ -87,7 +87,7 @@ func (o *offsetsLog) forget(match func(group string, tp record.TopicPartition) b
 }
 
 // commitOffsets is TxnOffsetCommit.
-func (b *Broker) commitOffsets(id string, pid int64, epoch int16, meta broker.GroupMeta, offsets []broker.OffsetCommit) Code {
+func (b *Broker) commitOffsets(v Protocol, id string, pid int64, epoch int16, meta broker.GroupMeta, offsets []broker.OffsetCommit) Code {
 	if code := b.groups[meta.Group].check(meta); code != None {
 		return code
 	}
@@ -95,7 +95,7 @@ func (b *Broker) commitOffsets(id string, pid int64, epoch int16, meta broker.Gr
 		return InvalidProducerEpoch
 	}
 	if !b.offsets.hasPending(pid) {
-		switch code := b.verify(id, pid, epoch, offsetsPartition); code {
+		switch code := b.join(v, id, pid, epoch, offsetsPartition); code {
 		case None:
 		case NotEnoughReplicas:
 			return CoordinatorLoadInProgress // the same conflict, as a group coordinator words it

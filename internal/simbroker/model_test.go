@@ -56,7 +56,7 @@ func TestLateRequestsActWithoutNewEpoch(t *testing.T) {
 		b.endTxn("x", p.pid, p.epoch, false) // N was aborted, with the same epoch
 		b.settle()
 		b.addPartitions("x", p.pid, p.epoch, []record.TopicPartition{inputs})
-		b.produce("x", p.pid, p.epoch, 0, split([]broker.Output{out("N+1")}, 1000)[0])
+		b.produce(V1, "x", p.pid, p.epoch, 0, split([]broker.Output{out("N+1")}, 1000)[0])
 		if code := late(); code != None {
 			t.Fatalf("answered %d", code)
 		}
@@ -69,7 +69,7 @@ func TestLateRequestsActWithoutNewEpoch(t *testing.T) {
 		b, _, p := world(t)
 		meta := b.Group("g").Meta("i")
 		commit := func(next record.Offset) {
-			if code := b.commitOffsets("x", p.pid, p.epoch, meta, []broker.OffsetCommit{{TopicPartition: inputs, Next: next}}); code != None {
+			if code := b.commitOffsets(V1, "x", p.pid, p.epoch, meta, []broker.OffsetCommit{{TopicPartition: inputs, Next: next}}); code != None {
 				t.Fatalf("offset %d answered %d", next, code)
 			}
 		}
@@ -86,10 +86,10 @@ func TestLateRequestsActWithoutNewEpoch(t *testing.T) {
 		b, _, p := world(t)
 		batch := func(v string) outBatch { return split([]broker.Output{out(v)}, 1000)[0] }
 		b.addPartitions("x", p.pid, p.epoch, []record.TopicPartition{inputs})
-		if _, code := b.produce("x", p.pid, p.epoch, 0, batch("late")); code != None {
+		if _, code := b.produce(V1, "x", p.pid, p.epoch, 0, batch("late")); code != None {
 			t.Fatalf("answered %d", code)
 		}
-		base, code := b.produce("x", p.pid, p.epoch, 0, batch("newer"))
+		base, code := b.produce(V1, "x", p.pid, p.epoch, 0, batch("newer"))
 		if base != 0 || code != None {
 			t.Fatalf("answered %d at %d: the broker takes it for a repetition", code, base)
 		}
@@ -110,11 +110,11 @@ func TestLateRequestsAreRefusedAfterInit(t *testing.T) {
 	}
 	b.addPartitions("x", p.pid, p.epoch, []record.TopicPartition{inputs, offsetsPartition})
 	meta := b.Group("g").Meta("i")
-	_, produced := b.produce("x", pid, epoch, 0, split([]broker.Output{out("late")}, 1000)[0])
+	_, produced := b.produce(V1, "x", pid, epoch, 0, split([]broker.Output{out("late")}, 1000)[0])
 	for api, code := range map[API]Code{
 		EndTxn:             b.endTxn("x", pid, epoch, true),
 		AddPartitionsToTxn: b.addPartitions("x", pid, epoch, []record.TopicPartition{inputs}),
-		TxnOffsetCommit:    b.commitOffsets("x", pid, epoch, meta, []broker.OffsetCommit{{TopicPartition: inputs, Next: 9}}),
+		TxnOffsetCommit:    b.commitOffsets(V1, "x", pid, epoch, meta, []broker.OffsetCommit{{TopicPartition: inputs, Next: 9}}),
 		Produce:            produced,
 	} {
 		if code != ProducerFenced && code != InvalidProducerEpoch {

@@ -128,9 +128,7 @@ func (p *producer) Commit(ctx context.Context, meta broker.GroupMeta, offsets []
 	if !start.Before(p.expires) {
 		return refuse(broker.ErrAbortable, "the commit's deadline has passed")
 	}
-	if err := p.coordinator(ctx, EndTxn, id, coordinatorReaction, func(pid int64, epoch int16) Code {
-		return p.c.b.endTxn(id, pid, epoch, true)
-	}); err != nil {
+	if err := p.endTxn(ctx); err != nil {
 		p.ready = false
 		return broker.Receipt{}, broker.Unknown, err
 	}
@@ -139,13 +137,34 @@ func (p *producer) Commit(ctx context.Context, meta broker.GroupMeta, offsets []
 	return receipt, broker.Committed, nil
 }
 
+// endTxn asks for the commit. With V2 the answer has the epoch of the next transaction.
+func (p *producer) endTxn(ctx context.Context) error {
+	id := p.conf.TransactionalID
+	if p.c.Protocol == V1 {
+		return p.coordinator(ctx, EndTxn, id, coordinatorReaction, func(pid int64, epoch int16) Code {
+			return p.c.b.endTxn(id, pid, epoch, true)
+		})
+	}
+	var nextPID int64
+	var nextEpoch int16
+	err := p.coordinator(ctx, EndTxn, id, coordinatorReaction, func(pid int64, epoch int16) (code Code) {
+		nextPID, nextEpoch, code = p.c.b.endTxnV2(id, pid, epoch, true)
+		return code
+	})
+	if err == nil {
+		p.pid, p.epoch, p.seqs = nextPID, nextEpoch, map[record.TopicPartition]int32{}
+	}
+	return err
+}
+
 // send is everything before EndTxn, strictly one request after the other.
 func (p *producer) send(ctx context.Context, meta broker.GroupMeta, offsets []broker.OffsetCommit) (broker.Receipt, error) {
 	id := p.conf.TransactionalID
 	start := p.c.b.Now()
 	receipt := broker.Receipt{Next: map[record.TopicPartition]record.Offset{}}
 	batches := split(p.buf, p.conf.MaxBatchBytes)
-	if len(batches) > 0 {
+	v1 := p.c.Protocol == V1 // with V2 the partitions are added by what is written to them
+	if v1 && len(batches) > 0 {
 		tps := partitionsOf(batches)
 		if err := p.coordinator(ctx, AddPartitionsToTxn, id, addPartitionsReaction, func(pid int64, epoch int16) Code {
 			return p.c.b.addPartitions(id, pid, epoch, tps)
@@ -153,7 +172,7 @@ func (p *producer) send(ctx context.Context, meta broker.GroupMeta, offsets []br
 			return receipt, err
 		}
 	}
-	if len(offsets) > 0 {
+	if v1 && len(offsets) > 0 {
 		if err := p.coordinator(ctx, AddOffsetsToTxn, id, coordinatorReaction, func(pid int64, epoch int16) Code {
 			return p.c.b.addPartitions(id, pid, epoch, []record.TopicPartition{offsetsPartition})
 		}); err != nil {
@@ -174,7 +193,7 @@ func (p *producer) send(ctx context.Context, meta broker.GroupMeta, offsets []br
 	if len(offsets) > 0 {
 		offsets = append([]broker.OffsetCommit(nil), offsets...) // a held request outlives the call
 		if err := p.coordinator(ctx, TxnOffsetCommit, meta.Group, coordinatorReaction, func(pid int64, epoch int16) Code {
-			return p.c.b.commitOffsets(id, pid, epoch, meta, offsets)
+			return p.c.b.commitOffsets(p.c.Protocol, id, pid, epoch, meta, offsets)
 		}); err != nil {
 			return receipt, err
 		}
@@ -225,7 +244,7 @@ func (p *producer) produce(ctx context.Context, b outBatch) (record.Offset, erro
 		base := record.NoOffset
 		code := p.c.request(ctx, Produce, where, func() (code Code) {
 			if code = p.c.checkLeader(b.tp); code == None {
-				base, code = p.c.b.produce(p.conf.TransactionalID, pid, epoch, seq, b)
+				base, code = p.c.b.produce(p.c.Protocol, p.conf.TransactionalID, pid, epoch, seq, b)
 			}
 			return code
 		})

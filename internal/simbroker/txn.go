@@ -10,7 +10,7 @@ import (
 // txnState is a state of the transaction coordinator.
 type txnState uint8
 
-// empty/complete --AddPartitions--> ongoing --EndTxn--> prepareX --all markers written--> completeX
+// empty/complete --AddPartitions, with V2 the first Produce--> ongoing --EndTxn--> prepareX --all markers written--> completeX
 // ongoing --timeout or InitProducerId--> prepareAbort, with the epoch raised
 const (
 	txnEmpty txnState = iota
@@ -19,6 +19,19 @@ const (
 	txnPrepareAbort
 	txnCompleteCommit
 	txnCompleteAbort
+)
+
+// Protocol is the version of the transaction protocol that a client speaks; the coordinator answers each
+// in its own.
+type Protocol uint8
+
+const (
+	// V1 is what sarama's requests speak: partitions are added by AddPartitionsToTxn and
+	// AddOffsetsToTxn, and all transactions of a producer have one epoch until Init raises it.
+	V1 Protocol = iota
+	// V2 is the second part of KIP-890: Produce and TxnOffsetCommit add their partition by themselves, and
+	// each EndTxn raises the epoch, so that no late request of a transaction acts on the next one.
+	V2
 )
 
 // maxEpoch is the last epoch that a client gets; then the producer ID changes.
@@ -111,7 +124,7 @@ func (b *Broker) initProducer(id string, timeout time.Duration, pid int64, epoch
 func (b *Broker) fence(t *transaction) {
 	t.lastEpoch = t.epoch
 	t.epoch++
-	b.decide(t, false)
+	b.decide(t, t.pid, t.epoch, false)
 }
 
 // find returns the transaction that a request means, if its producer is the current one.
@@ -151,6 +164,22 @@ func (b *Broker) addPartitions(id string, pid int64, epoch int16, tps []record.T
 	return None
 }
 
+// join is what Produce and TxnOffsetCommit do about a partition that the log does not know to be in the
+// producer's transaction: with V1 it must have been added before, with V2 they add it.
+func (b *Broker) join(v Protocol, id string, pid int64, epoch int16, tp record.TopicPartition) Code {
+	if v == V1 {
+		return b.verify(id, pid, epoch, tp)
+	}
+	switch code := b.addPartitions(id, pid, epoch, []record.TopicPartition{tp}); code {
+	case ProducerFenced:
+		return InvalidProducerEpoch
+	case ConcurrentTransactions:
+		return NotEnoughReplicas
+	default:
+		return code
+	}
+}
+
 // verify is KIP-890's check, for protocol V1, that a partition is in the producer's open transaction.
 // It knows the transaction by producer ID and epoch only: a late request of an older transaction with
 // the same epoch passes.
@@ -170,7 +199,7 @@ func (b *Broker) verify(id string, pid int64, epoch int16, tp record.TopicPartit
 }
 
 // produce is Produce for one partition.
-func (b *Broker) produce(id string, pid int64, epoch int16, seq int32, out outBatch) (record.Offset, Code) {
+func (b *Broker) produce(v Protocol, id string, pid int64, epoch int16, seq int32, out outBatch) (record.Offset, Code) {
 	l := b.log(out.tp)
 	if l == nil {
 		return record.NoOffset, UnknownTopicOrPartition
@@ -179,7 +208,7 @@ func (b *Broker) produce(id string, pid int64, epoch int16, seq int32, out outBa
 		if ps != nil && epoch < ps.epoch {
 			return record.NoOffset, InvalidProducerEpoch
 		}
-		if code := b.verify(id, pid, epoch, out.tp); code != None {
+		if code := b.join(v, id, pid, epoch, out.tp); code != None {
 			return record.NoOffset, code
 		}
 	}
@@ -194,7 +223,7 @@ func (b *Broker) produce(id string, pid int64, epoch int16, seq int32, out outBa
 	return l.produce(pid, epoch, seq, recs)
 }
 
-// endTxn is EndTxn. It answers before any marker is written.
+// endTxn is EndTxn of protocol V1. It answers before any marker is written.
 func (b *Broker) endTxn(id string, pid int64, epoch int16, commit bool) Code {
 	t, code := b.find(id, pid, epoch)
 	if code != None {
@@ -206,7 +235,7 @@ func (b *Broker) endTxn(id string, pid int64, epoch int16, commit bool) Code {
 	}
 	switch t.state {
 	case txnOngoing:
-		b.decide(t, commit)
+		b.decide(t, t.pid, t.epoch, commit)
 		return None
 	case preparing:
 		return ConcurrentTransactions
@@ -216,15 +245,60 @@ func (b *Broker) endTxn(id string, pid int64, epoch int16, commit bool) Code {
 	return InvalidTxnState
 }
 
-// decide moves a transaction to its prepare state and sends its markers.
-func (b *Broker) decide(t *transaction, commit bool) {
+// endTxnV2 is EndTxn of protocol V2. It answers with the producer ID and epoch of the next transaction: the
+// epoch is raised at once, and the markers carry the raised one, so that the logs refuse what comes late.
+// A request that is sent again, with the epoch from before, is known by that and answered as the first one
+// (KIP-890: "retries of EndTxn").
+func (b *Broker) endTxnV2(id string, pid int64, epoch int16, commit bool) (int64, int16, Code) {
+	preparing, complete := txnPrepareAbort, txnCompleteAbort
+	if commit {
+		preparing, complete = txnPrepareCommit, txnCompleteCommit
+	}
+	t := b.txns[id]
+	again := t != nil && t.state != txnOngoing && (t.pid == pid && t.epoch == epoch+1 || t.lastPID == pid && epoch >= maxEpoch)
+	if !again {
+		var code Code
+		if t, code = b.find(id, pid, epoch); code != None {
+			return -1, -1, code
+		}
+	}
+	switch {
+	case t.state == txnOngoing:
+		b.raise(t)
+		b.decide(t, pid, epoch+1, commit)
+	case again && t.state == preparing:
+		return -1, -1, ConcurrentTransactions
+	case again && t.state == complete:
+	case !again && !commit && !t.deciding():
+		// An abort of nothing: a producer that wants a new epoch.
+		b.raise(t)
+		t.state = txnCompleteAbort
+	default:
+		return -1, -1, InvalidTxnState
+	}
+	return t.pid, t.epoch, None
+}
+
+// raise gives the producer its next epoch, or when these are used up another producer ID.
+func (b *Broker) raise(t *transaction) {
+	if t.epoch >= maxEpoch {
+		b.nextPID++
+		t.lastPID, t.pid, t.epoch, t.lastEpoch = t.pid, b.nextPID, 0, -1
+		return
+	}
+	t.lastEpoch = t.epoch
+	t.epoch++
+}
+
+// decide moves a transaction to its prepare state and sends its markers, with the given epoch.
+func (b *Broker) decide(t *transaction, pid int64, epoch int16, commit bool) {
 	t.state = txnPrepareAbort
 	if commit {
 		t.state = txnPrepareCommit
 	}
 	t.markers = len(t.parts)
 	for _, tp := range t.parts {
-		m := marker{due: b.now, tp: tp, txn: t, pid: t.pid, epoch: t.epoch, commit: commit}
+		m := marker{due: b.now, tp: tp, txn: t, pid: pid, epoch: epoch, commit: commit}
 		if b.MarkerDelay != nil {
 			d := b.MarkerDelay(tp, t.id)
 			m.held = d < 0

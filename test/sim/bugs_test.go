@@ -19,7 +19,7 @@ func bugs() []planted.Bug {
 		bug("no RequireStable", in("internal/simbroker/client.go", "if c.b.offsets.unstable(k) {", "if false && c.b.offsets.unstable(k) {")),
 		bug("commit by group only, without generation", in("internal/simbroker/group.go", "if code := b.groups[meta.Group].check(meta); code != None {", "if code := b.groups[meta.Group].check(meta); code != None && false {")),
 		// As if the group's present generation were asked for when the offsets are committed.
-		bug("generation of the newest session", in("internal/simbroker/producer.go", "\t\t\treturn p.c.b.commitOffsets(id, pid, epoch, meta, offsets)\n", "\t\t\tmeta = p.c.b.groups[meta.Group].meta(meta.Instance)\n\t\t\treturn p.c.b.commitOffsets(id, pid, epoch, meta, offsets)\n")),
+		bug("generation of the newest session", in("internal/simbroker/producer.go", "\t\t\treturn p.c.b.commitOffsets(p.c.Protocol, id, pid, epoch, meta, offsets)\n", "\t\t\tmeta = p.c.b.groups[meta.Group].meta(meta.Instance)\n\t\t\treturn p.c.b.commitOffsets(p.c.Protocol, id, pid, epoch, meta, offsets)\n")),
 		bug("applied before the commit",
 			in(commit, "\tw.point(\"commit.prepared\")\n", "\tfor _, p := range parts {\n\t\tif p.txn.Batch != nil {\n\t\t\tp.txn.Batch.Position.Changelogs = p.run.changelogs\n\t\t\tif err := w.applyBatch(ctx, p.run, p.txn.Batch); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t}\n\tw.point(\"commit.prepared\")\n"),
 			in(commit, "\t\t\tif err := w.applyBatch(ctx, p.run, p.txn.Batch); err != nil {\n\t\t\t\treturn err\n\t\t\t}\n\t\t}\n\t\tw.point(\"commit.applied\")", "\t\t}\n\t\tw.point(\"commit.applied\")"),
