@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/internal/kafka"
 	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/record"
@@ -176,7 +177,7 @@ func (a *App) newEngine(c broker.Cluster, log *txlog.Log, plan []*subPlan, m *me
 	m.Source(func() metric.Snapshot { return a.stats.snapshot(a.topo, sizeOf(log)) })
 	return &engine{
 		cfg: a.cfg, topo: a.topo, cluster: c, local: logAdapter{log}, plan: plan, log: a.cfg.logger, metrics: m, stats: a.stats,
-		now: time.Now, sleep: sleep, incarnation: randomIncarnation, point: func(string) {},
+		now: time.Now, sleep: sleep, incarnation: randomIncarnation, point: fault.Point,
 	}
 }
 
