@@ -37,6 +37,11 @@ func respond(frame []byte, fn func(kmsg.Request) kmsg.Response) ([]byte, error) 
 	return b, nil
 }
 
+// refuse answers a request frame with an error code.
+func refuse(frame []byte, code int16) ([]byte, error) {
+	return respond(frame, func(r kmsg.Request) kmsg.Response { return refusal(r, code) })
+}
+
 // refusal is the answer that carries an error code in every place where a broker would put it.
 func refusal(req kmsg.Request, code int16) kmsg.Response {
 	switch r := req.(type) {
@@ -92,8 +97,75 @@ func refusal(req kmsg.Request, code int16) kmsg.Response {
 			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
+	case *kmsg.ListOffsetsRequest:
+		resp := r.ResponseKind().(*kmsg.ListOffsetsResponse)
+		for _, t := range r.Topics {
+			rt := kmsg.NewListOffsetsResponseTopic()
+			rt.Topic = t.Topic
+			for _, p := range t.Partitions {
+				rp := kmsg.NewListOffsetsResponseTopicPartition()
+				rp.Partition, rp.ErrorCode, rp.Offset = p.Partition, code, -1
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp
+	case *kmsg.OffsetFetchRequest:
+		return refusedOffsets(r, code)
 	}
 	return topLevel(req, code)
+}
+
+// metadata is the request whose answer always names the brokers, also when it refuses topics.
+const metadata Key = 3
+
+// refuseAfter puts an error code into the answer that a broker gave to a request.
+func refuseAfter(request, body []byte, code int16) ([]byte, error) {
+	if Key(binary.BigEndian.Uint16(request[4:])) != metadata {
+		return refuse(request, code)
+	}
+	return respond(request, func(r kmsg.Request) kmsg.Response {
+		resp := r.ResponseKind().(*kmsg.MetadataResponse)
+		resp.SetVersion(r.GetVersion())
+		body = body[4:] // the correlation ID
+		if resp.IsFlexible() {
+			body = body[1:] // no tags
+		}
+		if err := resp.ReadFrom(body); err != nil {
+			panic(fmt.Sprintf("faultnet: the broker's metadata: %v", err))
+		}
+		for i := range resp.Topics {
+			resp.Topics[i].ErrorCode, resp.Topics[i].Partitions = code, nil
+		}
+		return resp
+	})
+}
+
+// refusedOffsets has the code where a broker puts it: some are about the group, some about a partition.
+func refusedOffsets(r *kmsg.OffsetFetchRequest, code int16) kmsg.Response {
+	resp := r.ResponseKind().(*kmsg.OffsetFetchResponse)
+	switch code {
+	case 3, 29, 88: // unknown topic, not authorized for the topic, unstable
+	default:
+		resp.ErrorCode = code
+		for _, g := range r.Groups {
+			rg := kmsg.NewOffsetFetchResponseGroup()
+			rg.Group, rg.ErrorCode = g.Group, code
+			resp.Groups = append(resp.Groups, rg)
+		}
+		return resp
+	}
+	for _, t := range r.Topics {
+		rt := kmsg.NewOffsetFetchResponseTopic()
+		rt.Topic = t.Topic
+		for _, p := range t.Partitions {
+			rp := kmsg.NewOffsetFetchResponseTopicPartition()
+			rp.Partition, rp.ErrorCode, rp.Offset = p, code, -1
+			rt.Partitions = append(rt.Partitions, rp)
+		}
+		resp.Topics = append(resp.Topics, rt)
+	}
+	return resp
 }
 
 // topLevel is the answer of requests with one code for the whole.
@@ -111,9 +183,6 @@ func topLevel(req kmsg.Request, code int16) kmsg.Response {
 	case *kmsg.FindCoordinatorResponse:
 		resp.ErrorCode, resp.NodeID = code, -1
 		return resp
-	case *kmsg.OffsetFetchResponse:
-		resp.ErrorCode = code
-		return resp
 	case *kmsg.JoinGroupResponse:
 		resp.ErrorCode = code
 		return resp
@@ -121,6 +190,9 @@ func topLevel(req kmsg.Request, code int16) kmsg.Response {
 		resp.ErrorCode = code
 		return resp
 	case *kmsg.HeartbeatResponse:
+		resp.ErrorCode = code
+		return resp
+	case *kmsg.LeaveGroupResponse:
 		resp.ErrorCode = code
 		return resp
 	}

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,39 +33,61 @@ func KeyOf(name string) Key {
 	panic(fmt.Sprintf("faultnet: no request is named %q", name))
 }
 
+// Action is what becomes of one request.
+type Action uint8
+
+const (
+	// LoseRequest: it is not handled, the connection breaks.
+	LoseRequest Action = iota + 1
+	// LoseAnswer: it is handled, then the connection breaks.
+	LoseAnswer
+	// Hold: it is kept back until [Held.Deliver]; for the client the connection breaks.
+	Hold
+	// Slow: it reaches the broker late. If the client has given up by then, it is handled all the same.
+	Slow
+	// Refuse: it is not handled, the answer carries an error code.
+	Refuse
+	// HandleThenRefuse: it is handled, but the answer carries an error code.
+	HandleThenRefuse
+	// Answer: a function answers in the broker's place.
+	Answer
+)
+
+// String names the action.
+func (a Action) String() string {
+	return [...]string{"none", "lose request", "lose answer", "hold", "slow", "refuse", "handle, then refuse", "answer"}[a]
+}
+
+// Fault is an action with what it needs.
+type Fault struct {
+	Do     Action
+	Code   int16         // of Refuse and HandleThenRefuse
+	Wait   time.Duration // of Slow
+	Answer func(kmsg.Request) kmsg.Response
+	// Hit, if set, is called when the fault strikes. It must not block nor call a method of its Net but Next.
+	Hit func()
+
+	held *Held
+}
+
 // Net dials through faults. Its methods are safe for concurrent use.
 type Net struct {
 	base func(ctx context.Context, network, addr string) (net.Conn, error)
 
-	mu    sync.Mutex // guards the rest
-	rules map[Key][]rule
+	mu    sync.Mutex // guards the rest; taken after a conn's
+	rules map[Key][]Fault
 	seen  []Key
 	conns map[*conn]bool
 	down  map[string]bool
+	pause *pause // nil: none
 }
-
-// rule is what happens to one request.
-type rule struct {
-	action action
-	held   *Held
-	answer func(kmsg.Request) kmsg.Response
-}
-
-type action uint8
-
-const (
-	loseRequest action = iota + 1
-	loseAnswer
-	hold
-	answer
-)
 
 // New makes a dialer on top of base; nil: the network.
 func New(base func(ctx context.Context, network, addr string) (net.Conn, error)) *Net {
 	if base == nil {
 		base = (&net.Dialer{}).DialContext
 	}
-	return &Net{base: base, rules: map[Key][]rule{}, conns: map[*conn]bool{}, down: map[string]bool{}}
+	return &Net{base: base, rules: map[Key][]Fault{}, conns: map[*conn]bool{}, down: map[string]bool{}}
 }
 
 var errDown = errors.New("faultnet: this address is down")
@@ -71,7 +95,7 @@ var errDown = errors.New("faultnet: this address is down")
 // Dial is the function for kafka.Config.
 func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	n.mu.Lock()
-	down := n.down[addr]
+	down := n.down[addr] || n.pause != nil
 	n.mu.Unlock()
 	if down {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: errDown}
@@ -80,35 +104,42 @@ func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: s, n: n, addr: addr}
+	c := &conn{Conn: s, n: n, addr: addr, closed: make(chan struct{})}
 	n.mu.Lock()
 	n.conns[c] = true
 	n.mu.Unlock()
 	return c, nil
 }
 
+// Next does f to the next request of this kind that has no fault yet. With Hold it returns the request.
+func (n *Net) Next(k Key, f Fault) *Held {
+	if f.Do == Hold {
+		f.held = &Held{ready: make(chan struct{})}
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rules[k] = append(n.rules[k], f)
+	return f.held
+}
+
 // LoseRequest drops the next request of this kind: it is not handled and the connection breaks.
-func (n *Net) LoseRequest(k Key) { n.add(k, rule{action: loseRequest}) }
+func (n *Net) LoseRequest(k Key) { n.Next(k, Fault{Do: LoseRequest}) }
 
 // LoseAnswer lets the next request of this kind be handled; then the connection breaks instead of answering.
-func (n *Net) LoseAnswer(k Key) { n.add(k, rule{action: loseAnswer}) }
+func (n *Net) LoseAnswer(k Key) { n.Next(k, Fault{Do: LoseAnswer}) }
 
 // Answer has fn answer the next request of this kind in the broker's place.
 func (n *Net) Answer(k Key, fn func(kmsg.Request) kmsg.Response) {
-	n.add(k, rule{action: answer, answer: fn})
+	n.Next(k, Fault{Do: Answer, Answer: fn})
 }
 
 // Hold keeps the next request of this kind back; for the client the connection breaks.
-func (n *Net) Hold(k Key) *Held {
-	h := &Held{ready: make(chan struct{})}
-	n.add(k, rule{action: hold, held: h})
-	return h
-}
+func (n *Net) Hold(k Key) *Held { return n.Next(k, Fault{Do: Hold}) }
 
 // Refuse answers the next times requests of this kind with an error code.
 func (n *Net) Refuse(k Key, code int16, times int) {
 	for range times {
-		n.Answer(k, func(r kmsg.Request) kmsg.Response { return refusal(r, code) })
+		n.Next(k, Fault{Do: Refuse, Code: code})
 	}
 }
 
@@ -139,36 +170,41 @@ func (n *Net) Seen() []Key {
 func (n *Net) Down(addr string, down bool) {
 	n.mu.Lock()
 	n.down[addr] = down
-	var cut []*conn
-	for c := range n.conns {
-		if down && c.addr == addr {
-			cut = append(cut, c)
+	n.mu.Unlock()
+	if down {
+		n.cut(func(c *conn) bool { return c.addr == addr })
+	}
+}
+
+// Cut breaks all connections; they may be opened again at once.
+func (n *Net) Cut() { n.cut(func(*conn) bool { return true }) }
+
+func (n *Net) cut(which func(*conn) bool) {
+	n.mu.Lock()
+	conns := slices.Collect(maps.Keys(n.conns))
+	n.mu.Unlock()
+	for _, c := range conns {
+		if which(c) {
+			_ = c.Close()
 		}
 	}
-	n.mu.Unlock()
-	for _, c := range cut {
-		_ = c.Close()
-	}
 }
 
-func (n *Net) add(k Key, r rule) {
+// take returns what is to be done with a request.
+func (n *Net) take(k Key) Fault {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.rules[k] = append(n.rules[k], r)
-}
-
-func (n *Net) take(k Key) rule {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if len(n.seen) < 1<<16 { // a long soak does not fill the memory
 		n.seen = append(n.seen, k)
 	}
-	q := n.rules[k]
-	if len(q) == 0 {
-		return rule{}
+	var f Fault
+	if q := n.rules[k]; len(q) > 0 {
+		f, n.rules[k] = q[0], q[1:]
 	}
-	n.rules[k] = q[1:]
-	return q[0]
+	n.mu.Unlock()
+	if f.Hit != nil {
+		f.Hit()
+	}
+	return f
 }
 
 // Held is a request that was kept back.
@@ -189,13 +225,22 @@ func (h *Held) Deliver() error {
 	default:
 		return errors.New("faultnet: nothing was held")
 	}
-	defer h.server.Close()
-	_ = h.server.SetDeadline(time.Now().Add(10 * time.Second))
-	if _, err := h.server.Write(h.frame); err != nil {
-		return err
+	return deliver(h.server, h.frame)
+}
+
+// deliver sends frames whose client is gone, and waits for their answers.
+func deliver(server net.Conn, frames ...[]byte) error {
+	defer server.Close()
+	_ = server.SetDeadline(time.Now().Add(10 * time.Second))
+	for _, f := range frames {
+		if _, err := server.Write(f); err != nil {
+			return err
+		}
+		if _, err := readFrame(server); err != nil {
+			return err
+		}
 	}
-	_, err := readFrame(h.server)
-	return err
+	return nil
 }
 
 func readFrame(r io.Reader) ([]byte, error) {
@@ -206,106 +251,4 @@ func readFrame(r io.Reader) ([]byte, error) {
 	b := make([]byte, binary.BigEndian.Uint32(head[:]))
 	_, err := io.ReadFull(r, b)
 	return b, err
-}
-
-// conn is a client's connection. The client writes whole requests one after the other and reads an
-// answer only after it has written its request: sarama and our own frames both do.
-type conn struct {
-	net.Conn // to the broker
-	n        *Net
-	addr     string
-
-	mu      sync.Mutex // guards the rest
-	out     []byte     // written, not a whole frame yet
-	inject  []byte     // answers made here
-	broken  bool       // the client's end is cut
-	swallow bool       // the next answer from the broker is dropped, then the end is cut
-	kept    bool       // a held request needs the broker's end
-}
-
-// Write passes whole frames on, or does to them what the rules say.
-func (c *conn) Write(b []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.broken {
-		return 0, io.ErrClosedPipe
-	}
-	c.out = append(c.out, b...)
-	for len(c.out) >= 8 {
-		size := 4 + int(binary.BigEndian.Uint32(c.out))
-		if len(c.out) < size {
-			break
-		}
-		frame := c.out[:size:size]
-		c.out = c.out[size:]
-		if err := c.frame(frame); err != nil {
-			return 0, err
-		}
-	}
-	if len(c.out) == 0 {
-		c.out = nil
-	}
-	return len(b), nil
-}
-
-// frame handles one request. c.mu is held.
-func (c *conn) frame(f []byte) error {
-	r := c.n.take(Key(binary.BigEndian.Uint16(f[4:])))
-	switch r.action {
-	case loseRequest:
-		c.broken = true
-		return nil
-	case hold:
-		c.broken, c.kept = true, true
-		r.held.server, r.held.frame = c.Conn, f
-		close(r.held.ready)
-		return nil
-	case answer:
-		resp, err := respond(f, r.answer)
-		c.inject = append(c.inject, resp...)
-		return err
-	case loseAnswer:
-		c.swallow = true
-	}
-	_, err := c.Conn.Write(f)
-	return err
-}
-
-// Read gives what was made here first, then what the broker answers.
-func (c *conn) Read(b []byte) (int, error) {
-	c.mu.Lock()
-	if len(c.inject) > 0 {
-		n := copy(b, c.inject)
-		c.inject = c.inject[n:]
-		c.mu.Unlock()
-		return n, nil
-	}
-	broken, swallow := c.broken, c.swallow
-	c.mu.Unlock()
-	if broken {
-		return 0, io.EOF
-	}
-	if swallow {
-		_, _ = readFrame(c.Conn) // the request has been handled now
-		c.mu.Lock()
-		c.broken = true
-		c.mu.Unlock()
-		return 0, io.EOF
-	}
-	return c.Conn.Read(b)
-}
-
-// Close closes the client's end, and the broker's unless a held request needs it.
-func (c *conn) Close() error {
-	c.mu.Lock()
-	c.broken = true
-	kept := c.kept
-	c.mu.Unlock()
-	c.n.mu.Lock()
-	delete(c.n.conns, c)
-	c.n.mu.Unlock()
-	if kept {
-		return nil
-	}
-	return c.Conn.Close()
 }
