@@ -113,7 +113,7 @@ func (a *App) connect(ctx context.Context) (broker.Cluster, error) {
 	if a.cfg.cluster != nil {
 		return a.cfg.cluster, nil
 	}
-	c := kafka.Config{Brokers: a.cfg.brokers, ClientID: a.cfg.kafka.ClientID, Rack: a.cfg.kafka.Rack, Logger: a.cfg.logger}
+	c := kafka.Config{Brokers: a.cfg.brokers, ClientID: a.cfg.kafka.ClientID, Rack: a.cfg.kafka.Rack, Dial: a.cfg.kafka.Dial, Logger: a.cfg.logger}
 	if t := a.cfg.kafka.TLS; t != nil {
 		c.TLS = &kafka.TLS{CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
 	}

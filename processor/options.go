@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"runtime"
 	"time"
 
@@ -33,6 +34,9 @@ type KafkaConfig struct {
 	Rack     string      // client.rack, for fetching from the nearest replica; default none
 	TLS      *TLSConfig  // nil: plain text
 	SASL     *SASLConfig // nil: none
+	// Dial opens the network connections, below TLS: for a proxy, a tunnel, or a test that loses
+	// answers. It must end with its context. Default: TCP with keep-alive.
+	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 // TLSConfig names the files of a TLS client. They are read for each connection, so that renewed
