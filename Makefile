@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 GO ?= go
 # The build tags of tests that need more than Go (a real Kafka, the model checker) or much time.
-TAGS := kafka,models,planted
+TAGS := kafka,models,planted,prometheus
 ALL := ./...
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/streamd
@@ -27,7 +27,7 @@ build: ## the daemon, as build/streamd
 	$(GO) build -trimpath -o build/streamd ./cmd/streamd
 
 .PHONY: test
-test: tools kafka lint unit models sim planted kafka-test crash ## everything, installing what is missing (about 15 minutes on 2 cores)
+test: tools kafka lint unit models sim planted prometheus-test kafka-test crash ## everything, installing what is missing (about 15 minutes on 2 cores)
 
 .PHONY: test-fast
 test-fast: ## what needs nothing but Go, without the race detector
@@ -69,6 +69,10 @@ kafka-test: ## the tests on real Apache Kafka
 crash: ## kill -9 of real streamd processes on real Apache Kafka, KILLS times
 	STREAMD_KILLS=$(KILLS) $(GO) test -tags kafka -timeout 10m -count=1 ./test/crash/...
 
+.PHONY: prometheus-test
+prometheus-test: ## rules, and a scrape of a process that is killed, with a real Prometheus
+	$(GO) test -tags prometheus -timeout 5m -count=1 ./test/prometheus
+
 .PHONY: soak
 soak: tools kafka ## the same with many seeds and kills (about an hour)
 	$(GO) test -timeout 40m -count=1 -v -run Seeds ./test/sim -seeds 100000
@@ -88,10 +92,11 @@ command -v $(1) > /dev/null || missing="$$missing $(2)"
 endef
 
 .PHONY: tools
-tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven (Debian, Ubuntu)
+tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus (Debian, Ubuntu)
 	@missing=""; \
 	$(call need,gcc,gcc libc6-dev); $(call need,spin,spin); \
 	$(call need,java,default-jre-headless); $(call need,mvn,maven); \
+	$(call need,promtool,prometheus); $(call need,prometheus,prometheus); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	command -v apt-get > /dev/null || { echo "install these, there is no apt-get here:$$missing"; exit 1; }; \
 	sudo=""; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \

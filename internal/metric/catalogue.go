@@ -124,8 +124,10 @@ func Markdown() string {
 	var b strings.Builder
 	b.WriteString("# Metrics\n\nGenerated from internal/metric by `go test ./internal/metric -update`. Do not edit.\n\n" +
 		"Counters of records move only when a transaction commits, and survive restarts: they are kept with the\n" +
-		"state of the task that counts. A task that moves to another process takes them along, so sum them over\n" +
-		"all instances. Transactions, commit phases, restores and rebalances are counted from the start of the\n" +
+		"state of the task that counts. A task that moves to another process takes them along: the counter of one\n" +
+		"process steps at a rebalance, the sum over all of them does not. So sum first, then take a difference, as\n" +
+		"the rules in deploy/prometheus do; rate() and increase() of one process would take the step for records.\n" +
+		"Each alert has a runbook in docs/runbooks. Transactions, commit phases, restores and rebalances are counted from the start of the\n" +
 		"process. Histograms are classic and native at once.\n")
 	section := func(title string, pipeline bool, defs []Def) {
 		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", title)
