@@ -3,8 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"math"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -37,10 +35,11 @@ func (c *Cluster) Join(ctx context.Context, g broker.GroupConfig, h broker.Group
 	for n := 0; ; n++ {
 		begin := time.Now()
 		err := m.session(ctx)
-		m.end(ctx.Err() == nil)
 		if ctx.Err() != nil {
+			m.end()
 			return nil
 		}
+		m.lose(err)
 		kind := kindOf(err)
 		switch {
 		case err == nil:
@@ -109,7 +108,7 @@ func (m *membership) session(ctx context.Context) error {
 	if err := m.awaitCoordinator(ctx); err != nil {
 		return err
 	}
-	dialer := &memberDialer{ctx: ctx, conf: &m.c.conf}
+	dialer := &memberDialer{ctx: ctx, conf: &m.c.conf, joinLimit: m.g.RebalanceTimeout + requestTimeout}
 	conf, err := m.config(dialer)
 	if err != nil {
 		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
@@ -123,7 +122,9 @@ func (m *membership) session(ctx context.Context) error {
 		return wrap(reqJoin, m.g.Group, err)
 	}
 	defer client.Close()
-	group, err := sarama.NewConsumerGroupFromClient(m.g.Group, memberClient{client, ctx, sarama.NewBroker("nowhere:0")})
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	group, err := sarama.NewConsumerGroupFromClient(m.g.Group, newMemberClient(ctx, client, refuse))
 	if err != nil {
 		return &broker.Error{Op: string(reqJoin), Where: m.g.Group, Kind: broker.ErrConfig, Cause: err}
 	}
@@ -154,7 +155,7 @@ func (m *membership) session(ctx context.Context) error {
 		}
 	})
 	err = group.Consume(ctx, m.topics(), m)
-	return m.ended(err)
+	return m.ended(ctx, err)
 }
 
 // awaitCoordinator waits until the group has a coordinator that lets us in. sarama would sleep for two
@@ -184,13 +185,19 @@ func (m *membership) awaitCoordinator(ctx context.Context) error {
 }
 
 // ended finds out why a session ended. Nil if joining again is all there is to do.
-func (m *membership) ended(err error) error {
+func (m *membership) ended(ctx context.Context, err error) error {
 	m.mu.Lock()
 	sess := m.sess
 	m.mu.Unlock()
+	if refused := context.Cause(ctx); fatal(kindOf(refused)) {
+		return refused
+	}
 	code, ok := codeIn(err)
 	if !ok && sess != nil {
-		code, ok = codeIn(context.Cause(sess.Context()))
+		if err == nil {
+			err = context.Cause(sess.Context())
+		}
+		code, ok = codeIn(err)
 	}
 	if ok && code != sarama.ErrNoError {
 		where := m.g.Group
@@ -223,17 +230,16 @@ func (m *membership) config(d *memberDialer) (*sarama.Config, error) {
 	c.Group.Session.Timeout = m.g.SessionTimeout
 	c.Group.Heartbeat.Interval = m.g.HeartbeatInterval
 	c.Group.Rebalance.Timeout = m.g.RebalanceTimeout
-	c.Group.Rebalance.Retry.Max, c.Group.Rebalance.Retry.Backoff = 50, 100*time.Millisecond
+	// A coordinator that moves during a join is looked for as long as the others wait for us.
+	c.Group.Rebalance.Retry.Backoff = 100 * time.Millisecond
+	c.Group.Rebalance.Retry.Max = int(m.g.RebalanceTimeout / c.Group.Rebalance.Retry.Backoff)
 	c.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{&strategy{
 		sets: m.g.CoPartitioned, userData: m.userData, assigned: m.onAssignment,
 	}}
 	// A changed number of partitions is noticed by the group's leader this often.
 	s.Metadata.RefreshFrequency = time.Minute
-	// Also how often in a row a heartbeat may fail. Looking for a coordinator that is gone takes sarama
-	// two seconds with these, so that a fail-over of a minute does not end the session.
-	s.Metadata.Retry.Max, s.Metadata.Retry.Backoff = 40, 50*time.Millisecond
 	// JoinGroup is answered when every member has joined, at the latest after the rebalance timeout.
-	s.Net.ReadTimeout = m.g.RebalanceTimeout + requestTimeout
+	s.Net.ReadTimeout = d.joinLimit
 	s.ChannelBufferSize = 16
 	return s, nil
 }
@@ -354,19 +360,27 @@ func (m *membership) revoke(ctx context.Context, rev *revocation) {
 	close(rev.done)
 }
 
-// end forgets a session and, if that was not our own will, tells the handler what is lost.
-func (m *membership) end(lost bool) {
+// end forgets a session and returns what was owned.
+func (m *membership) end() []record.TopicPartition {
 	m.wg.Wait()
-	m.calls.Lock()
-	defer m.calls.Unlock()
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	gone := m.list()
 	clear(m.owned)
 	m.sess, m.target, m.announced = nil, nil, false
-	m.mu.Unlock()
-	if lost && len(gone) > 0 {
-		m.h.Lost(gone)
+	return gone
+}
+
+// lose ends a session that was not given up by ourselves: the handler is told, and the log says why.
+func (m *membership) lose(why error) {
+	gone := m.end()
+	if len(gone) == 0 {
+		return
 	}
+	m.c.conf.Logger.Warn("kafka: the group session has ended, joining again", "group", m.g.Group, "partitions", len(gone), "err", why)
+	m.calls.Lock()
+	defer m.calls.Unlock()
+	m.h.Lost(gone)
 }
 
 // Setup implements sarama.ConsumerGroupHandler: a new session.
@@ -403,104 +417,3 @@ func (m *membership) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama
 	}
 	return nil
 }
-
-// leaveTimeout is what an orderly end of a session may take.
-const leaveTimeout = time.Second
-
-// memberDialer opens the connections of a session's client, and can close them all: a request that waits
-// for its answer ends then.
-type memberDialer struct {
-	ctx  context.Context
-	conf *Config
-
-	mu     sync.Mutex // guards the fields below
-	open   []net.Conn
-	closed bool
-}
-
-// Dial implements sarama's dialer.
-func (d *memberDialer) Dial(network, addr string) (net.Conn, error) {
-	top, _, err := d.conf.open(d.ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		_ = top.Close()
-		return nil, net.ErrClosed
-	}
-	d.open = append(d.open, &memberConn{Conn: top, d: d})
-	return d.open[len(d.open)-1], nil
-}
-
-func (d *memberDialer) close() {
-	d.mu.Lock()
-	d.closed = true
-	open := d.open
-	d.open = nil
-	d.mu.Unlock()
-	for _, c := range open {
-		_ = c.Close()
-	}
-}
-
-// memberConn forgets itself when it is closed.
-type memberConn struct {
-	net.Conn
-	d *memberDialer
-}
-
-// Close implements net.Conn.
-func (c *memberConn) Close() error {
-	c.d.mu.Lock()
-	c.d.open = slices.DeleteFunc(c.d.open, func(o net.Conn) bool { return o == net.Conn(c) })
-	c.d.mu.Unlock()
-	return c.Conn.Close()
-}
-
-// memberClient keeps sarama's claims from touching a broker: they are paused, and a broker that is
-// never opened is their leader. Otherwise each claim would ask for two offsets and might fetch once,
-// and a committed offset that is out of range, which is ours to judge, would end the session.
-type memberClient struct {
-	sarama.Client
-	ctx     context.Context // ends with the membership
-	nowhere *sarama.Broker
-}
-
-// GetOffset answers without asking: every offset is in range.
-func (memberClient) GetOffset(_ string, _ int32, at int64) (int64, error) {
-	if at == sarama.OffsetNewest {
-		return math.MaxInt64, nil
-	}
-	return 0, nil
-}
-
-// Leader returns a broker that is never opened.
-func (m memberClient) Leader(string, int32) (*sarama.Broker, error) { return m.nowhere, nil }
-
-// LeaderAndEpoch returns a broker that is never opened.
-func (m memberClient) LeaderAndEpoch(string, int32) (*sarama.Broker, int32, error) {
-	return m.nowhere, -1, nil
-}
-
-// Coordinator looks the coordinator up again when its connection is gone. sarama would send each
-// heartbeat to the dead broker, run out of retries within milliseconds and end the session, though the
-// group lives on at another broker.
-func (m memberClient) Coordinator(group string) (*sarama.Broker, error) {
-	b, err := m.Client.Coordinator(group)
-	if err != nil {
-		return nil, err
-	}
-	if up, _ := b.Connected(); up || m.ctx.Err() != nil {
-		return b, nil
-	}
-	_ = sleep(m.ctx, 50*time.Millisecond)
-	if err := m.Client.RefreshCoordinator(group); err != nil {
-		return nil, err
-	}
-	return m.Client.Coordinator(group)
-}
-
-// PartitionNotReadable would delay a claim while a leader is elected.
-func (memberClient) PartitionNotReadable(string, int32) bool { return false }

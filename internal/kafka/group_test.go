@@ -3,11 +3,13 @@ package kafka
 import (
 	"context"
 	"errors"
+	"net"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/streamd/streamd/internal/broker"
@@ -249,6 +251,73 @@ func TestCoordinatorMovesQuietly(t *testing.T) {
 		t.Fatal(m.history)
 	}
 }
+
+// TestDeadCoordinatorIsWaitedFor: brokers name a dead coordinator until its own session with the controller has
+// timed out, 9 s by default. Nothing is lost by that: the session timeout of the group is longer.
+func TestDeadCoordinatorIsWaitedFor(t *testing.T) {
+	f := newFake(t, 3)
+	in := makeTopic(t, f.c, 2)
+	m := joinWith(t, f.c, broker.GroupConfig{Group: "g", Instance: "a", CoPartitioned: [][]string{{in}}, HeartbeatInterval: 20 * time.Millisecond}, nil)
+	first := m.wait(t, 2)
+	addr, err := f.c.coordinator(testContext(t), "g", sarama.CoordinatorGroup)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.net.Down(addr, true)
+	// What ends the session, if anything does, is a count of attempts, each 50 ms after the last one.
+	time.Sleep(6 * time.Second)
+	f.net.Down(addr, false)
+	f.net.Seen()
+	beats := 0
+	for limit := time.Now().Add(20 * time.Second); beats < 5 && time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
+		for _, k := range f.net.Seen() {
+			if k == faultnet.KeyOf("Heartbeat") {
+				beats++
+			}
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if beats < 5 || m.lost != 0 || len(m.revoked) != 0 || m.meta != first {
+		t.Fatalf("%d heartbeats, %v", beats, m.history)
+	}
+}
+
+// TestFrozenCoordinatorIsLeft: a heartbeat waits for its answer no longer than other requests do, JoinGroup and
+// SyncGroup as long as the members may take.
+func TestFrozenCoordinatorIsLeft(t *testing.T) {
+	base := &deadlines{}
+	c := &memberConn{Conn: base, d: &memberDialer{joinLimit: time.Hour}}
+	frame := func(key byte) []byte { return []byte{0, 0, 0, 2, 0, key, 0, 0} }
+	for i, step := range []struct {
+		key  byte
+		long bool
+	}{{12, false}, {keyJoinGroup, true}, {12, true}, {keySyncGroup, true}} {
+		if _, err := c.Write(frame(step.key)); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if err := c.SetReadDeadline(begin.Add(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if long := base.last.After(time.Now().Add(requestTimeout)); long != step.long {
+			t.Errorf("step %d: the answer is waited for until %v after it", i, base.last.Sub(begin))
+		}
+	}
+	c.joined.Store(time.Now().Add(-2 * time.Hour).UnixNano())
+	if _ = c.SetReadDeadline(time.Now().Add(time.Hour)); base.last.After(time.Now().Add(requestTimeout)) {
+		t.Error("a join long ago still counts")
+	}
+}
+
+// deadlines is a connection that remembers the last read deadline.
+type deadlines struct {
+	net.Conn
+	last time.Time
+}
+
+func (*deadlines) Write(b []byte) (int, error)         { return len(b), nil }
+func (d *deadlines) SetReadDeadline(t time.Time) error { d.last = t; return nil }
 
 func TestUserDataTravels(t *testing.T) {
 	f := newFake(t, 1)

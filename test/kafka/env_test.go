@@ -63,17 +63,20 @@ func testContext(t testing.TB) context.Context {
 func open(t testing.TB) (*kafka.Cluster, *faultnet.Net) {
 	t.Helper()
 	n := faultnet.New(nil)
-	level := slog.LevelWarn
-	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
-	if !testing.Verbose() {
-		log = nil
-	}
-	c, err := kafka.Open(testContext(t), kafka.Config{Brokers: addrs, Dial: n.Dial, Logger: log})
+	c, err := kafka.Open(testContext(t), kafka.Config{Brokers: addrs, Dial: n.Dial, Logger: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	return c, n
+}
+
+// logger shows what heals by itself when the test is verbose.
+func logger(testing.TB) *slog.Logger {
+	if !testing.Verbose() {
+		return nil
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 func makeTopic(t testing.TB, c *kafka.Cluster, name string, partitions int32) string {

@@ -340,23 +340,99 @@ func (c *Cluster) ask(ctx context.Context, client *kgo.Client, brokers int) erro
 	if len(m.Brokers) < brokers {
 		return fmt.Errorf("%d of %d brokers are there", len(m.Brokers), brokers)
 	}
-	for kind, name := range []string{"group", "transaction"} {
-		find := kmsg.NewPtrFindCoordinatorRequest()
-		find.CoordinatorType = int8(kind)
-		find.CoordinatorKey, find.CoordinatorKeys = "kafkaenv", []string{"kafkaenv"}
-		f, err := find.RequestWith(ctx, client)
-		if err != nil {
-			return fmt.Errorf("%s coordinator: %w", name, err)
-		}
-		code := f.ErrorCode
-		for _, k := range f.Coordinators {
-			code = k.ErrorCode
-		}
-		if code != 0 {
-			return fmt.Errorf("%s coordinator: error %d", name, code)
+	for _, kind := range []Kind{Group, Transaction} {
+		if _, err := coordinator(ctx, client, kind, "kafkaenv"); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// Kind tells the two kinds of coordinators apart.
+type Kind int8
+
+// The kinds, as the protocol numbers them.
+const (
+	Group Kind = iota
+	Transaction
+)
+
+// String returns the kind's name.
+func (k Kind) String() string { return [...]string{"group", "transaction"}[k] }
+
+// Coordinator returns the broker that coordinates a group or a transactional ID. It asks until there is one.
+func (c *Cluster) Coordinator(ctx context.Context, kind Kind, key string) (broker int, err error) {
+	err = c.retry(ctx, func(ctx context.Context, client *kgo.Client) (err error) {
+		broker, err = coordinator(ctx, client, kind, key)
+		return err
+	})
+	return broker, err
+}
+
+// Leader returns the broker that leads a partition. It asks until there is one.
+func (c *Cluster) Leader(ctx context.Context, topic string, partition int32) (broker int, err error) {
+	err = c.retry(ctx, func(ctx context.Context, client *kgo.Client) error {
+		meta := kmsg.NewPtrMetadataRequest()
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = &topic
+		meta.Topics = append(meta.Topics, t)
+		m, err := meta.RequestWith(ctx, client)
+		if err != nil {
+			return fmt.Errorf("leader of %s/%d: %w", topic, partition, err)
+		}
+		for _, p := range m.Topics[0].Partitions {
+			if broker = int(p.Leader); p.Partition == partition && p.Leader >= 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s/%d has no leader", topic, partition)
+	})
+	return broker, err
+}
+
+// retry asks the cluster until it answers, for at most readyTimeout.
+func (c *Cluster) retry(ctx context.Context, ask func(context.Context, *kgo.Client) error) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.Addresses()...), kgo.RetryTimeout(time.Second), kgo.MetadataMinAge(50*time.Millisecond))
+	if err != nil {
+		return fmt.Errorf("kafkaenv: %w", err)
+	}
+	defer client.Close()
+	for {
+		err := func() error {
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			defer cancel()
+			return ask(ctx, client)
+		}()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("kafkaenv: %w", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// coordinator asks once.
+func coordinator(ctx context.Context, client *kgo.Client, kind Kind, key string) (broker int, err error) {
+	find := kmsg.NewPtrFindCoordinatorRequest()
+	find.CoordinatorType = int8(kind)
+	find.CoordinatorKey, find.CoordinatorKeys = key, []string{key}
+	f, err := find.RequestWith(ctx, client)
+	if err != nil {
+		return 0, fmt.Errorf("%s coordinator of %q: %w", kind, key, err)
+	}
+	code, node := f.ErrorCode, f.NodeID
+	for _, k := range f.Coordinators {
+		code, node = k.ErrorCode, k.NodeID
+	}
+	if code != 0 {
+		return 0, fmt.Errorf("%s coordinator of %q: error %d", kind, key, code)
+	}
+	return int(node), nil
 }
 
 // freePorts returns ports of 127.0.0.1 that nobody listens on now.
