@@ -122,6 +122,7 @@ type taskRun struct {
 	restore *restoration // while restoring
 	mode    string       // of the last restore
 	tag     uint64       // of the current reading of the inputs
+	turn    int          // records at its next turn, 1 to quantum: fewer where user code is slow
 	seals   sync.WaitGroup
 }
 

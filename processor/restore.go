@@ -285,8 +285,10 @@ func (w *worker) follow(ctx context.Context, r *taskRun, b broker.Batch) error {
 		err = rs.follower.Add(b.TopicPartition, b.Records, b.Next)
 	}
 	if err != nil {
-		if rs.mode == modeTail && (errors.Is(err, changelog.ErrSequence) || errors.Is(err, broker.ErrOffsetOutOfRange)) {
-			w.log.Warn("the changelog does not continue the local store; restoring in full", "task", r.name, "err", err)
+		// Retention may take what is being read of an ID log: its IDs were older than any window.
+		expired := errors.Is(err, broker.ErrOffsetOutOfRange) && b.TopicPartition == rs.logs[0].TopicPartition
+		if expired || rs.mode == modeTail && (errors.Is(err, changelog.ErrSequence) || errors.Is(err, broker.ErrOffsetOutOfRange)) {
+			w.log.Warn("the changelog does not continue what was read of it; restoring in full", "task", r.name, "err", err)
 			w.endRestoreReads(r)
 			rs.full, rs.asked, rs.follower = true, false, nil
 			return nil

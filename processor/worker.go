@@ -19,7 +19,7 @@ import (
 const (
 	fetchBytes  = 512 << 10              // of one fetch and partition
 	fetchBuffer = 4                      // fetched batches that wait while a commit is under way
-	quantum     = 512                    // records of one task before the next one's turn
+	quantum     = 512                    // most records of one task before the next one's turn
 	queueHigh   = 8_192                  // queued records of a task at which its partitions are paused
 	queueLow    = queueHigh / 2          // and at which they are read again
 	idleWait    = 100 * time.Millisecond // longest wait for input
@@ -224,19 +224,22 @@ func (w *worker) waitFor(restoring time.Duration) time.Duration {
 func (w *worker) process() error {
 	for {
 		worked := false
+		left := w.left()
 		for _, r := range w.runs {
-			if r.state != TaskRunning {
+			if r.state != TaskRunning || left <= 0 {
 				continue
 			}
 			now := w.now()
 			before := r.task.queued()
-			n, err := r.task.Process(now, quantum)
+			n, err := r.task.Process(now, min(r.turn, left))
 			if err != nil {
 				w.stats.recordError(r.name, r.task.errors)
 				return err
 			}
 			if n > 0 {
 				worked = true
+				left -= n
+				r.turn = w.nextTurn(r.turn, n, w.now().Sub(now))
 			}
 			if before >= queueLow && r.task.queued() < queueLow {
 				w.pause(r, false)
@@ -254,16 +257,39 @@ func (w *worker) process() error {
 	}
 }
 
-// full says whether the transaction has reached its limits.
-func (w *worker) full() bool {
-	records, bytes := 0, 0
+// nextTurn is how many records a task may do at its next turn, after n took so long: a turn ends nothing
+// but itself, so that slow user code must not keep the worker from a commit or a revoke for minutes.
+func (w *worker) nextTurn(turn, n int, took time.Duration) int {
+	most := max(w.cfg.interval/2, time.Millisecond)
+	switch {
+	case took > most:
+		return max(1, int(int64(n)*int64(most)/int64(took)))
+	case n == turn && took < most/2:
+		return min(2*turn, quantum)
+	}
+	return turn
+}
+
+// left is how many records still fit into the transaction.
+func (w *worker) left() int {
+	n := w.cfg.maxRecords
 	for _, r := range w.runs {
 		if r.task != nil {
-			records += r.task.records
+			n -= r.task.records
+		}
+	}
+	return n
+}
+
+// full says whether the transaction has reached its limits.
+func (w *worker) full() bool {
+	bytes := 0
+	for _, r := range w.runs {
+		if r.task != nil {
 			bytes += r.task.size()
 		}
 	}
-	return records >= w.cfg.maxRecords || bytes >= w.cfg.maxBytes || w.open && w.records && w.now().Sub(w.opened) >= w.cfg.interval
+	return w.left() <= 0 || bytes >= w.cfg.maxBytes || w.open && w.records && w.now().Sub(w.opened) >= w.cfg.interval
 }
 
 // due says whether to commit now. The transaction is adaptive: closed when the input stalls, so that a
@@ -352,7 +378,7 @@ func (w *worker) assign(c command) error {
 				return fmt.Errorf("processor: task %s: open the local store: %w", r.name, err)
 			}
 		}
-		r.state = TaskRestoring
+		r.state, r.turn = TaskRestoring, 1
 		r.restore = &restoration{started: w.now()}
 		w.runs = append(w.runs, r)
 		w.publish(r)
