@@ -47,7 +47,7 @@ var seedsToRed = regexp.MustCompile(`red after (\d+) seeds`)
 // Check fails if a bug does not fit its place in the source any more.
 func Check(t *testing.T, bugs []Bug) {
 	t.Helper()
-	root := moduleRoot(t)
+	root := ModuleRoot(t)
 	for _, b := range bugs {
 		if _, err := b.files(root); err != nil {
 			t.Errorf("%q: %v", b.Name, err)
@@ -61,7 +61,7 @@ func Find(t *testing.T, b Bug, s Search) {
 	if s.Timeout == 0 {
 		s.Timeout = 3 * time.Minute
 	}
-	root := moduleRoot(t)
+	root := ModuleRoot(t)
 	bin := compile(t, root, b, s)
 	ctx, cancel := context.WithTimeout(t.Context(), s.Timeout)
 	defer cancel()
@@ -75,36 +75,26 @@ func Find(t *testing.T, b Bug, s Search) {
 			found = m[1]
 		}
 	}
-	// To standard output, not to the test's log: it is shown without -v, and begins its line.
-	fmt.Printf("PLANTED layer=%s seeds=%s limit=%d bug=%q error=%q\n", b.Layer, found, s.Limit, b.Name, firstError(string(out)))
+	Report(b, found, s.Limit, firstError(string(out)))
 	if found == "none" {
 		t.Errorf("%q is not found within %d seeds (%v):\n%s", b.Name, s.Limit, err, tail(string(out), 20))
 	}
 }
 
+// Report prints the line about a bug: within how many seeds (or kills) of the limit it was found, "none" if it was
+// not, and by which error. It goes to standard output, not to the test's log: it is shown without -v, and begins
+// its line.
+func Report(b Bug, found string, limit int, err string) {
+	fmt.Printf("PLANTED layer=%s seeds=%s limit=%d bug=%q error=%q\n", b.Layer, found, limit, b.Name, err)
+}
+
 // compile builds the test binary with the bug in it.
 func compile(t *testing.T, root string, b Bug, s Search) string {
 	t.Helper()
-	files, err := b.files(root)
+	dir := t.TempDir()
+	list, err := b.Overlay(root, dir)
 	if err != nil {
 		t.Fatalf("%q: %v", b.Name, err)
-	}
-	dir := t.TempDir()
-	replace := map[string]string{}
-	for name, src := range files {
-		changed := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-		if err := os.WriteFile(changed, []byte(src), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		replace[filepath.Join(root, filepath.FromSlash(name))] = changed
-	}
-	overlay, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
-	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, overlay, 0o600); err != nil {
-		t.Fatal(err)
 	}
 	bin := filepath.Join(dir, "planted.test")
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-tags", s.Tags, "-overlay", list, "-c", "-o", bin, s.Package)
@@ -113,6 +103,28 @@ func compile(t *testing.T, root string, b Bug, s Search) string {
 		t.Fatalf("%q: compile: %v\n%s", b.Name, err, out)
 	}
 	return bin
+}
+
+// Overlay writes the changed files of the module at root into dir, and the file that go build -overlay takes.
+func (b Bug) Overlay(root, dir string) (list string, err error) {
+	files, err := b.files(root)
+	if err != nil {
+		return "", err
+	}
+	replace := map[string]string{}
+	for name, src := range files {
+		changed := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
+		if err := os.WriteFile(changed, []byte(src), 0o600); err != nil {
+			return "", err
+		}
+		replace[filepath.Join(root, filepath.FromSlash(name))] = changed
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	list = filepath.Join(dir, "overlay.json")
+	return list, os.WriteFile(list, overlay, 0o600)
 }
 
 // files returns the changed files by name.
@@ -135,8 +147,8 @@ func (b Bug) files(root string) (map[string]string, error) {
 	return files, nil
 }
 
-// moduleRoot is the folder of go.mod above the test's own.
-func moduleRoot(t *testing.T) string {
+// ModuleRoot is the folder of go.mod above the test's own.
+func ModuleRoot(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()
 	for err == nil && dir != filepath.Dir(dir) {
