@@ -18,7 +18,7 @@ import (
 // Change replaces one piece of a source file. The piece must stand there exactly once: a planted bug
 // that no longer fits its place fails, it is not passed over.
 type Change struct {
-	File string // below the module's root, with slashes
+	File string // below the module's root, with slashes; or an absolute path, for a source of a dependency
 	Old  string
 	New  string
 }
@@ -117,7 +117,7 @@ func (b Bug) Overlay(root, dir string) (list string, err error) {
 		if err := os.WriteFile(changed, []byte(src), 0o600); err != nil {
 			return "", err
 		}
-		replace[filepath.Join(root, filepath.FromSlash(name))] = changed
+		replace[sourceFile(root, name)] = changed
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
@@ -133,7 +133,7 @@ func (b Bug) files(root string) (map[string]string, error) {
 	for _, c := range b.Changes {
 		src, ok := files[c.File]
 		if !ok {
-			raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(c.File)))
+			raw, err := os.ReadFile(sourceFile(root, c.File))
 			if err != nil {
 				return nil, err
 			}
@@ -145,6 +145,14 @@ func (b Bug) files(root string) (map[string]string, error) {
 		files[c.File] = strings.Replace(src, c.Old, c.New, 1)
 	}
 	return files, nil
+}
+
+// sourceFile is where a change's file is.
+func sourceFile(root, name string) string {
+	if path := filepath.FromSlash(name); filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(root, filepath.FromSlash(name))
 }
 
 // ModuleRoot is the folder of go.mod above the test's own.
