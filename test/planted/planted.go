@@ -18,7 +18,7 @@ import (
 // Change replaces one piece of a source file. The piece must stand there exactly once: a planted bug
 // that no longer fits its place fails, it is not passed over.
 type Change struct {
-	File string // below the module's root, with slashes; or an absolute path, for a source of a dependency
+	File string // below the module's root, with slashes
 	Old  string
 	New  string
 }
@@ -34,6 +34,7 @@ type Bug struct {
 type Search struct {
 	Package string        // whose tests are compiled, for example ./test/sim
 	Tags    string        // build tags of that package, comma-separated; may be empty
+	Build   []string      // further arguments of go test -c
 	Args    []string      // of the test binary; it must stop at the first red seed and print Red
 	Limit   int           // within how many seeds it must be found
 	Timeout time.Duration // of the whole search; default 3 minutes
@@ -97,7 +98,8 @@ func compile(t *testing.T, root string, b Bug, s Search) string {
 		t.Fatalf("%q: %v", b.Name, err)
 	}
 	bin := filepath.Join(dir, "planted.test")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-vet=off", "-tags", s.Tags, "-overlay", list, "-c", "-o", bin, s.Package)
+	args := append([]string{"test", "-vet=off", "-tags", s.Tags, "-overlay", list, "-c", "-o", bin}, s.Build...)
+	cmd := exec.CommandContext(t.Context(), "go", append(args, s.Package)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%q: compile: %v\n%s", b.Name, err, out)
@@ -117,7 +119,7 @@ func (b Bug) Overlay(root, dir string) (list string, err error) {
 		if err := os.WriteFile(changed, []byte(src), 0o600); err != nil {
 			return "", err
 		}
-		replace[sourceFile(root, name)] = changed
+		replace[filepath.Join(root, filepath.FromSlash(name))] = changed
 	}
 	overlay, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
@@ -133,7 +135,7 @@ func (b Bug) files(root string) (map[string]string, error) {
 	for _, c := range b.Changes {
 		src, ok := files[c.File]
 		if !ok {
-			raw, err := os.ReadFile(sourceFile(root, c.File))
+			raw, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(c.File)))
 			if err != nil {
 				return nil, err
 			}
@@ -145,14 +147,6 @@ func (b Bug) files(root string) (map[string]string, error) {
 		files[c.File] = strings.Replace(src, c.Old, c.New, 1)
 	}
 	return files, nil
-}
-
-// sourceFile is where a change's file is.
-func sourceFile(root, name string) string {
-	if path := filepath.FromSlash(name); filepath.IsAbs(path) {
-		return path
-	}
-	return filepath.Join(root, filepath.FromSlash(name))
 }
 
 // ModuleRoot is the folder of go.mod above the test's own.
