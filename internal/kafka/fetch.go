@@ -200,12 +200,10 @@ func (l *fetchLeg) setInterrupt(f func()) {
 
 // frame encodes a Fetch request of version 11 without a fetch session: what is asked for changes too often.
 func (l *fetchLeg) frame(k *conn, asks []ask, wait time.Duration) []byte {
-	var total, largest int64
+	total := int64(fetchTotal)
 	for _, a := range asks {
-		total += int64(a.want)
-		largest = max(largest, int64(a.want))
+		total = max(total, int64(a.want))
 	}
-	total = min(2*total, max(fetchTotal, largest))
 	b := k.nextFrame(l.buf, keyFetch, versionFetch)
 	b = append32(b, -1) // a client, not a replica
 	b = append32(b, int32(wait/time.Millisecond))
