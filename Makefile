@@ -54,12 +54,12 @@ models: ## the protocol's models, exhaustively, each with its broken variants
 	$(GO) test -tags models -timeout 5m -count=1 ./test/model
 
 .PHONY: sim
-sim: ## SEEDS seeded simulations of the pure core, and a crash at every step
-	$(GO) test -timeout 10m -count=1 ./test/sim -seeds $(SEEDS)
+sim: ## SEEDS seeded simulations of the pure core, and a crash at every step; SEED=n: that one again
+	$(GO) test -timeout 10m -count=1 $(if $(SEED),-v -run 'TestSeeds$$') ./test/sim $(if $(SEED),-seed $(SEED),-seeds $(SEEDS))
 
 .PHONY: planted
 planted: ## planted bugs: each must turn the simulation red
-	$(GO) test -tags planted -timeout 15m -count=1 -run Planted ./test/sim
+	$(GO) test -tags planted -timeout 15m -count=1 -v -run 'Planted$$' ./test/sim | grep -v '^=== '
 
 .PHONY: kafka-test
 kafka-test: ## the tests on real Apache Kafka

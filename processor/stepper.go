@@ -23,6 +23,9 @@ type Env struct {
 	Incarnation func() uint64
 	// Point is called at every place where a process may die between two calls. May be nil.
 	Point func(name string)
+	// Metrics may be shared by many Steppers of topologies of one name; making them takes longer than a short
+	// simulation. Nil: the Stepper makes its own.
+	Metrics *metric.Set
 }
 
 // Stepper runs the same workers as an App, one step at a time, without a goroutine and without a clock
@@ -45,9 +48,12 @@ func NewStepper(ctx context.Context, topo *topology.Topology, env Env, opts ...O
 	if err := cfg.validate(topo); err != nil {
 		return nil, err
 	}
-	metrics, err := metric.New(nil, topo.Name())
-	if err != nil {
-		return nil, err
+	metrics := env.Metrics
+	if metrics == nil {
+		var err error
+		if metrics, err = metric.New(nil, topo.Name()); err != nil {
+			return nil, err
+		}
 	}
 	plan, err := buildPlan(ctx, env.Cluster, topo, &cfg)
 	if err != nil {
@@ -122,6 +128,19 @@ func (s *Stepper) Stop() {
 
 // Stopped says whether a worker has ended after Stop.
 func (s *Stepper) Stopped(worker int) bool { return s.workers[worker].stopped }
+
+// Tasks counts the tasks of all workers, and those of them that run.
+func (s *Stepper) Tasks() (all, running int) {
+	for _, w := range s.workers {
+		all += len(w.runs)
+		for _, r := range w.runs {
+			if r.state == TaskRunning {
+				running++
+			}
+		}
+	}
+	return all, running
+}
 
 // CoPartitioned lists the topics whose equal partitions belong to one task, as an App tells the group.
 func (s *Stepper) CoPartitioned() [][]string { return coPartitioned(s.engine.plan) }

@@ -18,6 +18,10 @@ type Broker struct {
 	// ReleaseMarkers. Called under the lock: it must not use the Broker. Set before use.
 	MarkerDelay func(tp record.TopicPartition, transactionalID string) time.Duration
 
+	// Decided, if set, is told of each decision about a transaction: by EndTxn, by Init or by its timeout.
+	// Called under the lock: it must not use the Broker. Set before use.
+	Decided func(transactionalID string, commit bool)
+
 	mu         sync.Mutex // guards all below
 	id         string
 	now        time.Time
@@ -28,6 +32,7 @@ type Broker struct {
 	topics     map[string]*topic
 	topicsEver int
 	txns       map[string]*transaction
+	ongoing    int // how many of them are open
 	nextPID    int64
 	markers    []marker // in order of due
 	offsets    *offsetsLog
@@ -125,6 +130,9 @@ func (b *Broker) DeliverHeld() {
 func (b *Broker) ExpireTransactionalID(id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if t := b.txns[id]; t != nil && t.state == txnOngoing {
+		b.ongoing--
+	}
 	delete(b.txns, id)
 }
 

@@ -212,6 +212,13 @@ func (g *Group) Instances() []string {
 	return sortedKeys(g.members)
 }
 
+// Has says whether the instance is a member.
+func (g *Group) Has(instance string) bool {
+	g.b.mu.Lock()
+	defer g.b.mu.Unlock()
+	return g.members[instance] != nil
+}
+
 // Silence makes a member deaf: it stays in the group, and its handler is not called. So is a process that is paused.
 func (g *Group) Silence(instance string, silent bool) {
 	g.b.mu.Lock()

@@ -155,6 +155,7 @@ func (b *Broker) addPartitions(id string, pid int64, epoch int16, tps []record.T
 	}
 	if t.state != txnOngoing {
 		t.state, t.started, t.parts = txnOngoing, b.now, nil
+		b.ongoing++
 	}
 	for _, tp := range tps {
 		if !t.has(tp) {
@@ -292,9 +293,13 @@ func (b *Broker) raise(t *transaction) {
 
 // decide moves a transaction to its prepare state and sends its markers, with the given epoch.
 func (b *Broker) decide(t *transaction, pid int64, epoch int16, commit bool) {
+	b.ongoing--
 	t.state = txnPrepareAbort
 	if commit {
 		t.state = txnPrepareCommit
+	}
+	if b.Decided != nil {
+		b.Decided(t.id, commit)
 	}
 	t.markers = len(t.parts)
 	for _, tp := range t.parts {
@@ -343,6 +348,9 @@ func (b *Broker) writeMarkers() {
 }
 
 func (b *Broker) expireTransactions() bool {
+	if b.ongoing == 0 {
+		return false
+	}
 	var old []string
 	for id, t := range b.txns {
 		if t.state == txnOngoing && b.now.Sub(t.started) >= t.timeout {

@@ -23,6 +23,7 @@ const (
 	sumsTopic   = "region-sums"
 	notesTopic  = "notes" // through a task without state: only the committed offsets hold its position
 	copyTopic   = "notes-copy"
+	onceTopic   = "once" // of the wide topology: each ID once, whatever partition it came in
 	idHeader    = "id"
 	window      = time.Hour
 )
@@ -68,8 +69,9 @@ func parseTotal(s string) (t total, err error) {
 	return t, nil
 }
 
-// billsTopology builds the workload's topology. What it computes is repeated, without it, by the oracle.
-func billsTopology() (*topology.Topology, error) {
+// billsTopology builds the workload's topology. What it computes is repeated, without it, by the oracle. The
+// wide one has a dedup over all partitions too.
+func billsTopology(wide bool) (*topology.Topology, error) {
 	b := topology.New(app)
 	in := topology.From(b, billsTopic, serde.String(), serde.String(), topology.IDHeader(idHeader))
 	unique := topology.Dedup(in, "unique", topology.Retention(window), topology.OnTooLate(topology.Drop))
@@ -127,6 +129,11 @@ func billsTopology() (*topology.Topology, error) {
 	})
 	topology.To(sums, sumsTopic, serde.String(), serde.String())
 
+	if wide {
+		everywhere := topology.Dedup(in, "everywhere", topology.Retention(window), topology.OnTooLate(topology.Forward), topology.ScopeStream())
+		topology.To(everywhere, onceTopic, serde.String(), serde.String())
+	}
+
 	notes := topology.From(b, notesTopic, serde.String(), serde.String())
 	topology.To(topology.MapValues(notes, func(r record.Record[string, string]) (string, error) { return r.Value + "!", nil }), copyTopic, serde.String(), serde.String())
 	return b.Build()
@@ -152,13 +159,17 @@ type loader struct {
 	partitions int
 	accounts   int
 	left       int // bills still to be made
+	extra      int // how often it may be given some more
 	made       []sent
+	log        [][]bill // by partition: all that was sent, in order, with what is to be dropped
 	next       time.Time
 	gap        time.Duration // longest, between two bursts
-	notes      int
+	notes      [][]string    // by partition
 	noLate     bool
-	duplicates int // sent again in the same partition: to be dropped
-	late       int // older than the window: to be dropped
+	twins      bool // the same ID in two partitions
+	resend     int  // so many of what was made before come again in the next burst
+	duplicates int  // sent again in the same partition: to be dropped
+	late       int  // older than the window: to be dropped
 }
 
 // sent is a bill with the partition that it went to.
@@ -184,6 +195,18 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 		by[s.partition] = append(by[s.partition], broker.Record{
 			Timestamp: s.at, Key: []byte(s.account), Value: []byte(s.value()), Headers: record.Headers{{Key: idHeader, Value: []byte(s.id)}},
 		})
+		l.log[s.partition] = append(l.log[s.partition], s.bill)
+	}
+	again := func(s sent) {
+		// A producer that knows no better gives the repetition a time of its own.
+		if l.rng.IntN(2) == 0 && now.Sub(s.at) < window-2*time.Minute {
+			s.at = now
+		}
+		put(s)
+		l.duplicates++
+	}
+	for ; l.resend > 0 && len(l.made) > 0; l.resend-- {
+		again(l.made[l.rng.IntN(len(l.made))])
 	}
 	for range 1 + l.rng.IntN(20) {
 		if l.left == 0 {
@@ -202,13 +225,12 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 		put(s)
 		l.made = append(l.made, s)
 		for l.rng.IntN(5) == 0 { // again: the same burst, or any bill before
-			again := l.made[max(0, len(l.made)-1-l.rng.IntN(1+l.rng.IntN(len(l.made))))]
-			put(again)
-			l.duplicates++
+			again(l.made[max(0, len(l.made)-1-l.rng.IntN(1+l.rng.IntN(len(l.made))))])
 		}
-		if l.rng.IntN(100) == 0 { // in another partition: passes, the scope of an ID is the partition
+		// The same ID in another partition passes where the scope is the partition, and only there: the next
+		// sub-topology and the dedup over all partitions drop it.
+		if l.twins && l.partitions > 1 && l.rng.IntN(100) < 3 {
 			s.partition = (s.partition + 1) % l.partitions
-			s.id = "moved-" + s.id
 			put(s)
 			l.made = append(l.made, s)
 		}
@@ -225,9 +247,10 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 	for p, recs := range by {
 		l.b.Append(l.input(p), recs...)
 		if len(recs) > 0 {
-			l.notes++
+			note := fmt.Sprint("note ", len(l.notes[p]))
+			l.notes[p] = append(l.notes[p], note)
 			l.b.Append(record.TopicPartition{Topic: notesTopic, Partition: record.Partition(p)},
-				broker.Record{Timestamp: now, Key: l.keyOf(p), Value: fmt.Append(nil, "note ", l.notes)})
+				broker.Record{Timestamp: now, Key: l.keyOf(p), Value: []byte(note)})
 		}
 	}
 }

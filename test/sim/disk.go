@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -27,6 +28,7 @@ type disk struct {
 type written struct {
 	task  string
 	batch *record.Batch
+	torn  bool // only a part of its state got there, and not the position
 }
 
 func newDisk() *disk { return &disk{tasks: map[string]*diskTask{}} }
@@ -54,10 +56,21 @@ func (d *disk) wipe() { d.journal, d.tasks = nil, map[string]*diskTask{} }
 
 func (d *disk) write(w written) {
 	d.journal = append(d.journal, w)
-	if w.batch == nil {
-		d.task(w.task).reset()
-	} else {
-		d.task(w.task).apply(w.batch)
+	switch t := d.task(w.task); {
+	case w.batch == nil:
+		t.reset()
+	case w.torn:
+		t.change(w.batch.State[:(1+len(w.batch.State))/2])
+	default:
+		t.apply(w.batch)
+	}
+}
+
+// damage makes one task's part unreadable: the local log finds that out and begins it anew.
+func (d *disk) damage(n int) {
+	names := slices.Sorted(maps.Keys(d.tasks))
+	if len(names) > 0 {
+		d.write(written{task: names[n%len(names)]})
 	}
 }
 
@@ -93,7 +106,12 @@ func (t *diskTask) apply(b *record.Batch) {
 			panic(fmt.Sprintf("disk: %s: %v", t.name, err))
 		}
 	}
-	for _, c := range b.State {
+	t.change(b.State)
+	t.position, t.found = b.Position, true
+}
+
+func (t *diskTask) change(state []record.StateChange) {
+	for _, c := range state {
 		m := t.state[c.Store]
 		if m == nil {
 			m = map[string][]byte{}
@@ -105,7 +123,6 @@ func (t *diskTask) apply(b *record.Batch) {
 			m[string(c.Key)] = c.Value
 		}
 	}
-	t.position, t.found = b.Position, true
 }
 
 // content is what a checker compares: all state, and all IDs by operator, in a fixed order.
@@ -116,27 +133,47 @@ func (t *diskTask) content() (state, ids []string) {
 		}
 	}
 	for _, op := range slices.Sorted(maps.Keys(t.ids)) {
-		gens, err := t.ids[op].Generations()
+		more, err := remembers(op, t.ids[op])
 		if err != nil {
 			panic(err)
 		}
-		for _, g := range gens {
-			err := t.ids[op].Blocks(g.Number, func(b record.IDBlock) error {
-				ids = append(ids, idsOf(op, b)...)
-				return nil
-			})
-			if err != nil {
-				panic(err)
-			}
-		}
+		ids = append(ids, more...)
 	}
 	slices.Sort(ids)
 	return state, ids
 }
 
+// remembers lists the IDs of an operator's log: those in blocks, and those in the runs of sealed generations.
+func remembers(op string, log dedup.Log) (ids []string, err error) {
+	gens, err := log.Generations()
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range gens {
+		for slot := uint32(0); g.Sealed && slot < g.Slots; slot++ {
+			run, err := log.Run(g.Number, slot)
+			if err != nil {
+				return nil, err
+			}
+			ids = append(ids, idsOf(op, record.IDBlock{EntryBytes: g.EntryBytes, Entries: run})...)
+		}
+		if g.Sealed {
+			continue
+		}
+		err := log.Blocks(g.Number, func(b record.IDBlock) error {
+			ids = append(ids, idsOf(op, b)...)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
+}
+
 func idsOf(op string, b record.IDBlock) (ids []string) {
 	for i := 0; i < len(b.Entries); i += b.EntryBytes {
-		ids = append(ids, fmt.Sprintf("%s %x", op, b.Entries[i:i+b.EntryBytes]))
+		ids = append(ids, op+" "+hex.EncodeToString(b.Entries[i:i+b.EntryBytes]))
 	}
 	return ids
 }
@@ -182,7 +219,14 @@ func (v taskView) Apply(b *record.Batch) error {
 		v.d.full--
 		return fmt.Errorf("disk: %w", txlog.ErrDiskFull)
 	}
-	v.d.write(written{v.name, copied(b)})
+	c := copied(b)
+	if v.o.w.trapped("disk.mid") && len(c.State) > 0 {
+		// A batch over the local log's limit goes in several parts, the position last: what is there after a
+		// death in between is ahead of the position, never behind it.
+		v.d.write(written{v.name, c, true})
+		v.o.stop("disk.mid")
+	}
+	v.d.write(written{v.name, c, false})
 	v.o.stop("disk.after")
 	return nil
 }
@@ -225,7 +269,11 @@ func (v taskView) Range(store string, from, to []byte, fn func(k, v []byte) bool
 }
 
 // IDs implements processor.LocalStore.
-func (v taskView) IDs(op string) dedup.Log { return v.d.task(v.name).log(op) }
+func (v taskView) IDs(op string) dedup.Log {
+	l := v.d.task(v.name).log(op)
+	l.SealStep = func() error { v.o.stop("seal.step"); return nil }
+	return l
+}
 
 // Reset implements processor.LocalStore.
 func (v taskView) Reset() error {

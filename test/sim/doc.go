@@ -12,6 +12,6 @@
 //
 //	go test ./test/sim                              the seeds of a normal run, every single crash point
 //	go test ./test/sim -run 'Seeds' -seeds 100000   a soak
-//	go test ./test/sim -run 'Seeds' -seed 4711 -v   one seed again, with its trace
+//	make sim SEED=4711                              one seed again, with its trace
 //	go test -tags planted ./test/sim -run Planted   the faults that the simulation must find
 package sim

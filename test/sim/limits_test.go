@@ -98,12 +98,12 @@ func TestBrokenLimits(t *testing.T) {
 		{"CRASH 13 the local store is gone", func(w *world) { w.owners[0].disk.wipe() }, ""},
 		{"CRASH 37 the disk is full while the task is restored", func(w *world) {
 			w.owners[0].disk.wipe()
-			w.owners[0].disk.full, w.maxFetch = 3, 200
+			w.owners[0].disk.full, w.conf.MaxFetch = 3, 200
 		}, ""},
 		{"CRASH 34 the local store is from an older snapshot", func(w *world) { w.owners[0].disk.rollback(5) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(Config{Seed: 7, Partitions: 1, Owners: 1, Bills: 60, Faults: 0})
+			w := newWorld(Config{Seed: 7, Partitions: 1, Owners: 1, Bills: 60})
 			defer w.close()
 			w.run()
 			if len(w.errors) > 0 {

@@ -12,10 +12,10 @@ import (
 
 // The group's limits, as a real one has them.
 const (
-	sessionTimeout = 10 * time.Second
+	sessionTimeout = 4 * time.Second
 	// A static member that does not answer in time stays a member, with the old generation, until its
 	// session ends (KIP-345).
-	rebalanceTimeout = 5 * time.Second
+	rebalanceTimeout = 2 * time.Second
 )
 
 // membership plays the group coordinator and the members' heartbeats: cooperative, static members.
@@ -34,16 +34,11 @@ type membership struct {
 }
 
 func newMembership(w *world) *membership {
-	return &membership{w: w, g: w.b.Group(group), rng: w.rng, gone: map[string]time.Time{}}
+	return &membership{w: w, g: w.b.Group(group), rng: w.rngs(0x6e0), gone: map[string]time.Time{}}
 }
 
 func (m *membership) member(instance string) bool {
-	for _, in := range m.g.Instances() {
-		if in == instance {
-			return true
-		}
-	}
-	return false
+	return m.g.Has(instance)
 }
 
 // join is JoinGroup of a process that starts or comes back. A known static member gets what it had,

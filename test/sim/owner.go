@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"iter"
 	"runtime/debug"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/internal/simbroker"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
@@ -34,10 +35,11 @@ type owner struct {
 	where   string // its last stop
 	stepped bool   // a step of its worker has ended since the world is calm
 
-	wake    time.Time // it waits until then by itself
-	paused  time.Time // it is stopped from outside until then
-	restart time.Time // of a dead one
-	wanted  bool      // a process is to be here
+	wake    time.Time     // it waits until then by itself
+	paused  time.Time     // it is stopped from outside until then
+	restart time.Time     // of a dead one
+	wanted  bool          // a process is to be here
+	skew    time.Duration // of its clock
 
 	revoke []record.TopicPartition // to be given back; nil: nothing
 	news   []notice                // of the group, on their way, in order
@@ -56,6 +58,7 @@ type notice struct {
 // start makes a process. It runs from the scheduler's next choice on.
 func (o *owner) start() {
 	o.life++
+	o.w.recovering = true
 	o.dying, o.stepper, o.joined, o.revoke, o.news = false, nil, false, nil, nil
 	o.wake, o.paused, o.heard = time.Time{}, time.Time{}, -1
 	life := o.life
@@ -92,26 +95,27 @@ func (o *owner) kill() {
 
 // stop is a place where the process may be interrupted for ever.
 func (o *owner) stop(where string) {
-	if o.w.dieAt != "" && strings.HasSuffix(where, o.w.dieAt) {
-		if o.w.dieAfter--; o.w.dieAfter < 0 {
-			o.w.hit("death at " + o.w.dieAt)
-			o.w.dieAt, o.dying = "", true
-		}
-	}
-	if o.w.pauseAt != "" && strings.HasSuffix(where, o.w.pauseAt) {
-		o.w.makeZombie(o)
-	}
+	o.w.spring(o, where)
 	if o.dying || !o.yield(where) {
 		o.dying = true
 		panic(simbroker.Crash{Call: simbroker.Call{Client: o.instance, API: simbroker.API(where)}})
 	}
 }
 
+// metrics are of all processes together: nobody looks at them, and to make them takes long.
+var metrics = sync.OnceValue(func() *metric.Set {
+	m, err := metric.New(nil, app)
+	if err != nil {
+		panic(err)
+	}
+	return m
+})
+
 // main is the process: what an App does, with the group's calls between two steps of its worker.
 func (o *owner) main() error {
 	ctx := context.Background()
 	c := o.w.b.Client(fmt.Sprintf("%s.%d", o.instance, o.life))
-	c.Prefetch, c.MaxFetch = o.w.prefetch, o.w.maxFetch
+	c.Prefetch, c.MaxFetch, c.Protocol = o.w.conf.Prefetch, o.w.conf.MaxFetch, o.w.conf.Protocol
 	c.Yield = func(call simbroker.Call) {
 		if call.API == simbroker.Sleep {
 			o.wake = o.w.now().Add(call.Wait)
@@ -119,15 +123,16 @@ func (o *owner) main() error {
 		o.stop(string(call.API))
 	}
 	s, err := processor.NewStepper(ctx, o.w.topo, processor.Env{
-		Cluster: c, Local: diskView{o.disk, o}, Instance: o.instance, Now: o.w.now,
+		Cluster: c, Local: diskView{o.disk, o}, Instance: o.instance, Now: func() time.Time { return o.w.now().Add(o.skew) },
 		Sleep: func(ctx context.Context, d time.Duration) error {
 			o.wake = o.w.now().Add(d)
 			o.stop("sleep")
 			return ctx.Err()
 		},
 		Incarnation: func() uint64 { o.w.incarnations++; return o.w.incarnations },
+		Metrics:     metrics(),
 		Point:       func(name string) { o.w.point(name); o.stop("point " + name) },
-	})
+	}, append([]processor.Option{processor.WithTransactionLimits(0, 0, transactionTimeout)}, o.w.conf.Options...)...)
 	if err != nil {
 		return err
 	}
@@ -138,7 +143,9 @@ func (o *owner) main() error {
 	o.w.group.join(o)
 	for {
 		if gone := o.revoke; gone != nil {
+			o.stop("revoke.start")
 			s.Revoked(ctx, gone)
+			o.stop("revoke.done")
 			o.revoke = nil
 		}
 		if err := s.Step(ctx, 0); err != nil {
@@ -147,6 +154,9 @@ func (o *owner) main() error {
 		o.stop("step")
 	}
 }
+
+// transactionalID is that of its worker.
+func (o *owner) transactionalID() string { return app + "-" + o.instance + "-0" }
 
 // runnable says whether the scheduler may let the process go on.
 func (o *owner) runnable(now time.Time) bool {

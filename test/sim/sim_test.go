@@ -4,12 +4,16 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"os"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/streamd/streamd/internal/simbroker"
 	"github.com/streamd/streamd/test/planted"
 )
 
@@ -20,22 +24,37 @@ var (
 	untilRed  = flag.Bool("until-red", false, "stop at the first red seed and say how many it took")
 )
 
-// show prints what a red seed needs.
+// shrinkTries bounds how many runs are spent on a shorter schedule.
+const shrinkTries = 400
+
+// show prints what a red run needs.
 func show(t *testing.T, conf Config, r Result) {
 	t.Helper()
-	conf.Trace = true
-	again := Run(conf)
-	tail := again.Trace[max(0, len(again.Trace)-60):]
-	t.Errorf("seed %d is red after %d steps; replay with: go test ./test/sim -run Seeds -seed %d -v\n  %s\n%s",
-		conf.Seed, r.Steps, conf.Seed, strings.Join(r.Errors, "\n  "), strings.Join(tail, "\n"))
+	small := conf
+	if !*untilRed {
+		small = Shrink(conf, shrinkTries)
+	}
+	t.Errorf("seed %d is red after %d steps; replay with: make sim SEED=%d\n%s", conf.Seed, r.Steps, conf.Seed, Report(conf, small))
+}
+
+// A run makes much garbage and keeps little: collecting it less often makes the seeds a third faster.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(800)
+	os.Exit(m.Run())
 }
 
 func TestSeeds(t *testing.T) {
 	if *seedFlag != 0 {
-		r := Run(Config{Seed: *seedFlag, Faults: -1, Trace: true})
+		conf := FromSeed(*seedFlag)
+		t.Log(conf)
+		for _, f := range conf.Schedule {
+			t.Log(f)
+		}
+		conf.Trace = testing.Verbose()
+		r := Run(conf)
 		t.Log("\n" + strings.Join(r.Trace, "\n"))
-		for _, e := range r.Errors {
-			t.Error(e)
+		if len(r.Errors) > 0 {
+			show(t, FromSeed(*seedFlag), r)
 		}
 		return
 	}
@@ -73,22 +92,12 @@ func TestSeeds(t *testing.T) {
 // checkCoverage is C12: a harness whose faults do not happen proves nothing.
 func checkCoverage(t *testing.T, seeds int, hits map[string]int) {
 	t.Helper()
-	var points []string
-	for _, e := range events() {
-		points = append(points, e.name)
+	points := []string{"slow marker", "fault during a recovery", "unknown outcome: committed", "unknown outcome: aborted"}
+	for _, f := range slots() {
+		points = append(points, f.name())
 	}
-	for _, p := range deathPoints {
-		points = append(points, "death at "+p)
-	}
-	for _, p := range zombiePoints {
-		points = append(points, "zombie at "+p)
-	}
-	for _, api := range []string{"Produce", "TxnOffsetCommit", "EndTxn"} {
-		for _, v := range verdictNames {
-			points = append(points, api+" "+v)
-		}
-	}
-	points = append(points, "disk wiped", "disk rolled back", "slow marker")
+	slices.Sort(points)
+	points = slices.Compact(points)
 	for _, p := range points {
 		if want := 20 * seeds / 1000; hits[p] < want {
 			t.Errorf("C12: %q happened %d times in %d seeds, want at least %d", p, hits[p], seeds, want)
@@ -109,7 +118,7 @@ func runAll(ctx context.Context, seeds int) <-chan seeded {
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for s := range next {
-				conf := Config{Seed: s, Faults: -1}
+				conf := FromSeed(s)
 				select {
 				case out <- seeded{Run(conf), conf}:
 				case <-ctx.Done():
@@ -134,7 +143,7 @@ func runAll(ctx context.Context, seeds int) <-chan seeded {
 // The same seed is the same run, to the last step.
 func TestSeedReplays(t *testing.T) {
 	for seed := range uint64(20) {
-		conf := Config{Seed: seed + 1, Faults: -1}
+		conf := FromSeed(seed + 1)
 		a, b := Run(conf), Run(conf)
 		if a.Hash != b.Hash || a.Steps != b.Steps {
 			t.Fatalf("seed %d: %d steps, hash %x; then %d steps, hash %x", seed, a.Steps, a.Hash, b.Steps, b.Hash)
@@ -147,7 +156,7 @@ func TestSeedReplays(t *testing.T) {
 func TestKillAtEveryStep(t *testing.T) {
 	for _, base := range []Config{
 		{Seed: 1, Partitions: 1, Owners: 1, Bills: 25},
-		{Seed: 2, Partitions: 2, Owners: 2, Bills: 30},
+		{Seed: 2, Partitions: 2, Owners: 2, Bills: 30, Protocol: simbroker.V2, Prefetch: true},
 		{Seed: 4, Partitions: 2, Owners: 3, Bills: 45},
 	} {
 		t.Run(fmt.Sprintf("%d partitions", base.Partitions), func(t *testing.T) {

@@ -11,20 +11,49 @@ import (
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/simbroker"
+	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/topology"
 )
 
-// Config is one run.
+// Config is one run, all of it: FromSeed makes one of a seed, a red one is made smaller by Shrink.
 type Config struct {
-	Seed       uint64
-	Partitions int // of the input; default: by the seed, 1 to 4
-	Owners     int // instances; default: by the seed, 1 to 3
-	Bills      int // default: by the seed, 20 to 200
-	Faults     int // events; negative: by the seed, 0 to 12, a third of the runs has one
-	// KillAt, if not 0, kills the process that takes the KillAt-th step of all, and nothing else.
+	Seed       uint64             // of every choice that is left
+	Partitions int                // of the input
+	Owners     int                // instances
+	Bills      int                // how many are made
+	Protocol   simbroker.Protocol // of transactions
+	Prefetch   bool               // readers fetch ahead
+	MaxFetch   int                // bytes that a fetch brings of one partition; 0: no limit
+	Wide       bool               // the wide topology
+	Twins      bool               // some IDs come in two partitions
+	Schedule   []Fault
+	Options    []processor.Option // of the application
+
+	// KillAt, if not 0, kills the process that takes the KillAt-th step of all.
 	KillAt int
 	Trace  bool
+}
+
+// FromSeed is the run of a seed.
+func FromSeed(seed uint64) Config {
+	rng := rand.New(rand.NewPCG(seed, 0x5eed))
+	c := Config{
+		Seed: seed, Partitions: 1 + rng.IntN(4), Owners: 1 + rng.IntN(3), Bills: 20 + rng.IntN(181),
+		Protocol: simbroker.Protocol(rng.IntN(2)), Prefetch: rng.IntN(2) == 0, MaxFetch: 200 << rng.IntN(8),
+	}
+	c.Schedule = draw(rng, seed, c.Protocol)
+	// Where much time passes at once, an ID of another partition may be forgotten before its twin is read.
+	steady := !slices.ContainsFunc(c.Schedule, Fault.jumps)
+	c.Twins = steady && rng.IntN(2) == 0
+	c.Wide = steady && rng.IntN(6) == 0
+	return c
+}
+
+// String is what a run is, without its schedule.
+func (c Config) String() string {
+	return fmt.Sprintf("seed %d, protocol V%d, %d partitions, %d instances, %d bills, fetches of %d bytes (prefetch %v), wide %v, twins %v",
+		c.Seed, c.Protocol+1, c.Partitions, c.Owners, c.Bills, c.MaxFetch, c.Prefetch, c.Wide, c.Twins)
 }
 
 // Result is what a run has shown.
@@ -40,7 +69,7 @@ type Result struct {
 // world is one run: the cluster, the instances with their disks, the input, the faults.
 type world struct {
 	conf  Config
-	rng   *rand.Rand
+	rng   *rand.Rand // of the scheduler; whatever else is left to choice has its own
 	b     *simbroker.Broker
 	topo  *topology.Topology
 	group *membership
@@ -50,18 +79,17 @@ type world struct {
 	faults     *faults
 	watch      *observer
 	partitions int
-	prefetch   bool
-	maxFetch   int
+	delays     *rand.Rand
 
 	incarnations uint64
-	plan         []time.Time // of the events to come
-	events       []event
-	slowMarker   int    // so many markers to come are late
-	slowWhere    int    // which: 0 any, 1 of the offsets, 2 of the changelogs
-	handOver     bool   // everything changes hands at the next slow marker
-	dieAt        string // a place where the next process dies
-	dieAfter     int    // after so many others have passed it
-	pauseAt      string // a place where the next process is stopped for a while
+	plan         []Fault       // to come
+	jumped       time.Duration // that the plan does not know of
+	recovering   bool          // since the last start or failed commit nothing was restored
+	down         time.Duration // how long the next process to die stays dead
+	slowMarker   int           // so many markers to come are late
+	slowWhere    int           // which: 0 any, 1 of the offsets, 2 of the changelogs
+	handOver     bool          // everything changes hands at the next slow marker
+	traps        []*trap       // places where the next process dies, or is stopped
 	heldInit     bool
 	abortNext    bool
 	lastFault    time.Time
@@ -78,8 +106,12 @@ type world struct {
 // calmFor is how long nothing must be left to do: commands that a worker has not looked at show within it.
 const calmFor = 400 * time.Millisecond
 
-// transactionTimeout is the engine's default.
-const transactionTimeout = 10 * time.Second
+// patience is how long a fault that is to come during a recovery waits for one.
+const patience = 2 * time.Second
+
+// transactionTimeout is shorter than the engine's default, as all times here are: what passes idly is not
+// worth its steps.
+const transactionTimeout = 4 * time.Second
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
@@ -95,71 +127,50 @@ func Run(conf Config) Result {
 }
 
 func newWorld(conf Config) *world {
-	topo, err := billsTopology()
+	topo, err := billsTopology(conf.Wide)
 	if err != nil {
 		return nil
 	}
 	w := &world{
-		conf: conf, rng: rand.New(rand.NewPCG(conf.Seed, 0x5eed)), b: simbroker.New(epoch), topo: topo,
+		conf: conf, b: simbroker.New(epoch), topo: topo, partitions: conf.Partitions, plan: conf.Schedule,
 		hits: map[string]int{}, hash: 14695981039346656037,
 	}
-	pick := func(given, low, high int) int {
-		n := low + w.rng.IntN(high-low+1)
-		if given > 0 {
-			return given
-		}
-		return n
-	}
-	w.partitions = pick(conf.Partitions, 1, 4)
-	owners := pick(conf.Owners, 1, 3)
-	bills := pick(conf.Bills, 20, 200)
-	w.prefetch = w.rng.IntN(2) == 0
-	w.maxFetch = 200 << w.rng.IntN(8)
+	w.rng, w.delays = w.rngs(0x5c4ed), w.rngs(0xde1a)
 	setup := w.b.Client("setup")
-	for _, name := range []string{billsTopic, echoTopic, totalsTopic, sumsTopic, notesTopic, copyTopic} {
+	for _, name := range append([]string{billsTopic, notesTopic}, w.outputTopics()...) {
 		if err := setup.CreateTopic(context.Background(), broker.Topic{Name: name, Partitions: int32(w.partitions), Retention: -1}); err != nil {
 			w.fail("create topic %s: %v", name, err)
 		}
 	}
 	w.b.MarkerDelay = w.markerDelay
-	w.faults = &faults{w: w, rng: w.rng}
+	w.faults = &faults{w: w, doubts: map[string]bool{}}
 	w.b.SetFault(w.faults.hook)
+	w.b.Decided = w.faults.decided
 	w.group = newMembership(w)
-	for i := range owners {
+	for i := range conf.Owners {
 		w.owners = append(w.owners, &owner{w: w, instance: string(rune('a' + i)), disk: newDisk(), wanted: i == 0 || w.rng.IntN(2) == 0, restart: epoch})
 	}
-	lc := w.b.Client("loader")
+	lr := w.rngs(0x10ad)
 	w.load = &loader{
-		rng: w.rng, b: w.b, partitions: w.partitions, accounts: 3 + w.rng.IntN(40), left: bills, next: epoch.Add(50 * time.Millisecond),
-		producer: lc.NewProducer(broker.ProducerConfig{TransactionalID: "loader"}),
+		rng: lr, b: w.b, partitions: w.partitions, accounts: 3 + lr.IntN(40), left: conf.Bills, next: epoch.Add(50 * time.Millisecond),
+		log: make([][]bill, w.partitions), notes: make([][]string, w.partitions), twins: conf.Twins, extra: extraBursts,
+		producer: w.b.Client("loader").NewProducer(broker.ProducerConfig{TransactionalID: "loader"}),
 	}
 	w.watch = newObserver(w)
-	w.events = events()
-	w.planFaults(conf.Faults)
+	// The input lasts as long as the faults, so that they meet work.
+	var last time.Duration
+	if n := len(w.plan); n > 0 {
+		last = w.plan[n-1].At
+	}
+	w.load.gap = max(250*time.Millisecond, 2*last/time.Duration(1+w.load.left/10))
 	return w
 }
 
-// planFaults draws when something happens. A third of the runs has one fault only; half of the others
-// come soon after the one before: a fault during the recovery from the last one.
-func (w *world) planFaults(n int) {
-	if n < 0 {
-		n = max(w.rng.IntN(13), w.rng.IntN(13))
-		if w.rng.IntN(3) == 0 {
-			n = 1
-		}
-	}
-	at := epoch
-	for range n {
-		if w.rng.IntN(2) == 0 {
-			at = at.Add(time.Duration(w.rng.IntN(50)) * time.Millisecond)
-		} else {
-			at = at.Add(time.Duration(w.rng.IntN(1500)) * time.Millisecond)
-		}
-		w.plan = append(w.plan, at)
-	}
-	// The input lasts as long as the faults, so that they meet work.
-	w.load.gap = max(250*time.Millisecond, 2*at.Sub(epoch)/time.Duration(1+w.load.left/10))
-}
+// extraBursts is how much input comes at most only because something is armed.
+const extraBursts = 8
+
+// rngs is a generator of its own for one kind of choices: a fault that is left out does not shift the others.
+func (w *world) rngs(what uint64) *rand.Rand { return rand.New(rand.NewPCG(w.conf.Seed, what)) }
 
 // run is the scheduler. Every choice is the generator's.
 func (w *world) run() {
@@ -222,7 +233,7 @@ func (w *world) step(o *owner) {
 	if w.conf.KillAt == w.steps {
 		w.note("kill %s at step %d", o.instance, w.steps)
 		w.lastFault = w.now()
-		o.kill()
+		w.killFor(o, time.Duration(w.conf.KillAt*7919%15_000)*time.Millisecond)
 		return
 	}
 	where, alive := o.resume()
@@ -234,28 +245,36 @@ func (w *world) step(o *owner) {
 	}
 }
 
+// due says whether it is time for a fault. One that is to come during a recovery waits for it, but not for ever.
+func (w *world) due(f Fault, now time.Time) bool {
+	at := epoch.Add(w.jumped + f.At)
+	return !now.Before(at) && (!f.Recovering || w.recovering || now.Sub(at) > patience)
+}
+
 // happen does what the plan and the input have for this moment.
 func (w *world) happen(now time.Time) {
-	for len(w.plan) > 0 && !now.Before(w.plan[0]) {
+	for len(w.plan) > 0 && w.due(w.plan[0], now) {
+		f := w.plan[0]
 		w.plan = w.plan[1:]
 		w.lastFault = now
-		sum := 0
-		for _, e := range w.events {
-			sum += e.weight
+		if w.recovering {
+			w.hit("fault during a recovery")
 		}
-		k := w.rng.IntN(sum)
-		for _, e := range w.events {
-			if k -= e.weight; k < 0 {
-				w.hit(e.name)
-				w.note("event: %s", e.name)
-				e.do(w)
-				break
-			}
+		w.note("event: %s", f)
+		if f.What != "request" && f.What != "death" && f.What != "zombie" { // these are hit later, if at all
+			w.hit(f.What)
 		}
+		whatOf(f.What).do(w, f)
+		now = w.now()
+	}
+	// What is armed gets some more input to act upon.
+	if len(w.plan) == 0 && w.load.left <= 0 && w.load.extra > 0 && len(w.faults.pending)+len(w.traps) > 0 {
+		w.load.left, w.load.gap = 3, 200*time.Millisecond
+		w.load.extra--
 	}
 	if len(w.plan) == 0 && w.load.left <= 0 && !w.quiet {
 		w.quiet = true
-		w.faults.pending, w.slowMarker, w.handOver, w.dieAt, w.pauseAt = nil, 0, false, "", ""
+		w.faults.pending, w.traps, w.slowMarker, w.handOver = nil, nil, 0, false
 		w.b.DeliverHeld()
 		w.b.ReleaseMarkers(func(record.TopicPartition) bool { return true })
 		w.lastFault = later(w.lastFault, now)
@@ -293,15 +312,13 @@ func (w *world) died(o *owner) {
 	if !o.wanted {
 		return
 	}
-	now := w.now()
-	o.restart = now.Add(time.Duration(w.rng.IntN(1+w.rng.IntN(15_000))) * time.Millisecond)
+	o.restart = w.now().Add(max(w.down, time.Millisecond))
+	w.down = 0
 	if w.quiet {
-		o.restart = now
+		o.restart = w.now()
 	}
 	w.lastFault = later(w.lastFault, o.restart)
-	if w.conf.KillAt == 0 {
-		w.diskFate(o)
-	}
+	o.disk.full, o.disk.low = 0, 0
 }
 
 // exited is told that a process ended with an error.
@@ -351,7 +368,9 @@ func (w *world) nextChange(now time.Time) time.Time {
 		}
 	}
 	if len(w.plan) > 0 {
-		at(w.plan[0])
+		due := epoch.Add(w.jumped + w.plan[0].At)
+		at(due)
+		at(due.Add(patience + time.Millisecond))
 	}
 	if w.load.left > 0 {
 		at(w.load.next)
@@ -373,19 +392,6 @@ func (w *world) isOwner(client string) bool {
 	return ok && len(name) == 1
 }
 
-func (w *world) anyLive() *owner {
-	var live []*owner
-	for _, o := range w.owners {
-		if o.resume != nil {
-			live = append(live, o)
-		}
-	}
-	if len(live) == 0 {
-		return nil
-	}
-	return live[w.rng.IntN(len(live))]
-}
-
 // changelogs are the partitions of the compacted topics.
 func (w *world) changelogs() []record.TopicPartition {
 	var out []record.TopicPartition
@@ -399,18 +405,26 @@ func (w *world) changelogs() []record.TopicPartition {
 	return out
 }
 
-func (w *world) anyPartition() record.TopicPartition {
+func (w *world) partitionAt(n int) record.TopicPartition {
 	all := w.changelogs()
 	for _, name := range []string{billsTopic, echoTopic, totalsTopic, sumsTopic} {
 		all = append(all, record.TopicPartition{Topic: name})
 	}
-	return all[w.rng.IntN(len(all))]
+	return all[n%len(all)]
 }
 
 func (w *world) hit(what string) { w.hits[what]++ }
 
 // point counts the engine's own places to die at.
-func (w *world) point(name string) { w.hits["point "+name]++ }
+func (w *world) point(name string) {
+	switch name {
+	case "recover.start":
+		w.recovering = true
+	case "restore.done":
+		w.recovering = false
+	}
+	w.hits["point "+name]++
+}
 
 // event folds what happened into the run's hash.
 func (w *world) event(parts ...string) {
