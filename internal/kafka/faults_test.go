@@ -120,6 +120,18 @@ func everyCode(t *testing.T, f *fake, p *producer, req request, name string, cod
 	}
 }
 
+// TestTopicWithoutPartitions: a broker that has not heard of a topic's partitions yet knows the topic, but
+// none of them. That is no number of partitions to plan with.
+func TestTopicWithoutPartitions(t *testing.T) {
+	f := newFake(t, 1)
+	name := makeTopic(t, f.c, 3)
+	f.net.Refuse(faultnet.KeyOf("Metadata"), int16(sarama.ErrLeaderNotAvailable), 2)
+	got, err := f.c.Topics(testContext(t), name)
+	if err != nil || got[name].Partitions != 3 || f.net.Pending(faultnet.KeyOf("Metadata")) > 0 {
+		t.Fatalf("%+v, %v", got[name], err)
+	}
+}
+
 // TestHazardWithoutANewEpoch shows what Init after a doubt is for: without it a late EndTxn(commit) of
 // one transaction commits the next one. The test would fail if Commit itself bumped epochs.
 func TestHazardWithoutANewEpoch(t *testing.T) {

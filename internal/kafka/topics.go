@@ -58,6 +58,9 @@ func (c *Cluster) describeTopics(ctx context.Context, names []string) (out map[s
 	for _, t := range resp.Topics {
 		switch t.Err {
 		case sarama.ErrNoError, sarama.ErrLeaderNotAvailable:
+			if len(t.Partitions) == 0 { // of a topic that is being made: this broker has not heard how many it has
+				return nil, "", codeError(reqMetadata, t.Name, sarama.ErrLeaderNotAvailable)
+			}
 			d := broker.Topic{Name: t.Name, ID: uuidString(t.Uuid), Partitions: int32(len(t.Partitions))}
 			for _, p := range t.Partitions {
 				d.Replicas = max(d.Replicas, int16(len(p.Replicas)))
