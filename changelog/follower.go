@@ -139,6 +139,9 @@ func (f *Follower) Add(tp record.TopicPartition, records []broker.Record, next r
 	return f.finish()
 }
 
+// Overrun says whether a commit record was taken that lies behind the end of the ID log: somebody wrote on.
+func (f *Follower) Overrun() bool { return f.logs[f.id].applied > f.logs[f.id].End }
+
 func (f *Follower) find(tp record.TopicPartition) *followed {
 	for i := range f.logs {
 		if f.logs[i].TopicPartition == tp {

@@ -51,6 +51,7 @@ type restoration struct {
 	retryAt  time.Time
 	reason   string
 	full     bool // forced by a tail that did not fit
+	again    bool // what was asked had become old, see overtaken
 
 	asked     bool
 	askedAt   time.Time // before the question
@@ -350,6 +351,11 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 	if err != nil {
 		return err
 	}
+	if rs.overtaken(point) {
+		w.log.Info("another process has gone on with this task meanwhile; asking again", "task", r.name)
+		r.restore = &restoration{started: rs.started, again: true}
+		return nil
+	}
 	if err := w.checkInputs(r, &point); err != nil {
 		return err
 	}
@@ -375,6 +381,18 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 	w.stats.settled(w.now(), w.metrics)
 	w.point("restore.done")
 	return nil
+}
+
+// overtaken says that the changelog was read further than it went when the brokers were asked, to a point whose
+// inputs go beyond the ends of that time. So it is when this process stood still for longer than its session
+// lasts, and its successor has committed: nothing is wrong with the inputs. (crash table, rows 18 and 20)
+func (rs *restoration) overtaken(point record.CommitPoint) bool {
+	for _, p := range point.Inputs {
+		if end, ok := rs.ends[p.TopicPartition]; ok && p.Next > end {
+			return !rs.again || rs.follower != nil && rs.follower.Overrun()
+		}
+	}
+	return false
 }
 
 // decide finds the point from which the task goes on.
