@@ -33,6 +33,8 @@ var levels = map[string]int{
 	"internal/web":        4,
 	"internal/daemon":     5,
 	"internal/demo":       5,
+	"internal/verify":     5,
+	"internal/soak":       5,
 	"cmd":                 5,
 	"internal/brokertest": testLevel,
 	"internal/archtest":   testLevel,
@@ -48,6 +50,10 @@ var sideways = map[[2]string]bool{
 	{"cmd", "internal/daemon"}:           true,
 	{"cmd", "internal/demo"}:             true,
 	{"internal/demo", "internal/daemon"}: true,
+	{"cmd", "internal/verify"}:           true,
+	{"cmd", "internal/soak"}:             true,
+	{"internal/soak", "internal/daemon"}: true,
+	{"internal/soak", "internal/verify"}: true,
 }
 
 // stdlibOnly are the packages that everybody shares, so they bring nobody a dependency.
@@ -60,10 +66,12 @@ var soleImporters = []struct {
 	by      []string
 }{
 	{"github.com/IBM/sarama", []string{"internal/kafka"}},
-	{"github.com/dgraph-io/badger", []string{"txlog"}},
+	// What checks the store must not share its reader: it would share its mistakes.
+	{"github.com/dgraph-io/badger", []string{"txlog", "internal/verify/rawstore"}},
 	{"github.com/bits-and-blooms/bloom", []string{"dedup"}},
 	// The embedded broker of demo and dev is franz-go's kfake; the engine itself has one client only.
-	{"github.com/twmb/franz-go", []string{"internal/embedded", "internal/demo", "internal/brokertest", "internal/kafka/faultnet"}},
+	// A check of the engine's outcome uses another client than the engine.
+	{"github.com/twmb/franz-go", []string{"internal/embedded", "internal/demo", "internal/verify", "internal/soak", "internal/brokertest", "internal/kafka/faultnet"}},
 }
 
 // testOnly are packages that no shipped code may reach.
