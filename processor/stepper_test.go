@@ -24,6 +24,7 @@ type world struct {
 	disk     *memoryLog
 	inc      uint64
 	lives    int
+	sent     int
 	instance string
 	opts     []Option
 }

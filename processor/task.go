@@ -31,10 +31,6 @@ type LocalStore interface {
 	Reset() error
 }
 
-// maxSkew is how far ahead of this host's clock a record's timestamp may move stream time. A record
-// from a producer whose clock is wrong must not expire what others still need.
-const maxSkew = time.Minute
-
 // turnBytes is what one call of Process may add to a transaction, but for its last record.
 const turnBytes = 1 << 20
 
@@ -75,7 +71,8 @@ type sinkTarget struct {
 // Task runs one sub-topology on one partition. It is pure: every effect of a record stays in memory
 // until PrepareCommit returns it, and no method blocks. The life of a transaction:
 //
-//	AddRecords, Process ...   records run through the chain; effects pile up over the committed state
+//	AddRecords, Process ...   records, and what is due by time, run through the chain; effects pile up over the
+//	                          committed state
 //	PrepareCommit             what is to be published, with the position that it stands for
 //	   (the runner commits it in Kafka and applies Txn.Batch to the local store)
 //	PostCommit                the effects are the committed state
@@ -101,15 +98,17 @@ type Task struct {
 	point, pending record.CommitPoint
 	counters       counters
 
-	streamTime time.Time // Invariant: never goes back but to the committed one, by Abort (INV-8)
-	current    record.Position
-	prepared   bool
+	taskTime
+	current  record.Position
+	prepared bool
 
 	out      []broker.Output
 	outBytes int
 	arena    arena
 	tooLarge error // set by Emit for the record in hand
-	records  int   // of this transaction
+	undoOut  savepoint
+	records  int // of this transaction, and pieces that were due
+	consumed int // records alone
 	bytes    int
 	skipped  bool      // a position moved without a record (markers)
 	oldest   time.Time // lowest timestamp of this transaction, for the latency metric
@@ -124,12 +123,13 @@ type Txn struct {
 	// Batch is to be applied to the local store after the commit, with the changelog positions filled
 	// in from the receipt. Nil if the task has no state.
 	Batch   *record.Batch
-	Records int
+	Records int // of the inputs
 }
 
 // newTask makes a task that continues at the point. The local store is complete up to it.
 func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitPoint) (*Task, error) {
-	t := &Task{cfg: cfg, name: name, local: local, point: point, streamTime: point.StreamTime}
+	t := &Task{cfg: cfg, name: name, local: local, point: point}
+	t.streamTime = point.StreamTime
 	t.counters.load(point.Counters)
 	for _, d := range cfg.sub.Dedups {
 		x, err := dedup.Open(d.Config, local.IDs(d.Name))
@@ -159,6 +159,7 @@ func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitP
 	if t.chain, err = cfg.sub.NewChain(t); err != nil {
 		return nil, fmt.Errorf("processor: task %s: %w", name, err)
 	}
+	t.startTime()
 	return t, nil
 }
 
@@ -219,17 +220,28 @@ func (t *Task) size() int {
 	return n
 }
 
-// Process runs up to limit queued records through the chain, lowest timestamp first, fewer if they are large. It returns how
-// many it took. An error means that the operator's policy is to stop; it names operator and record.
+// Process runs up to limit queued records through the chain, lowest timestamp first, and what is due by time between them;
+// fewer if they are large. now is the host's clock, the only one that the task hears of. It returns how much it
+// did. An error means that the operator's policy is to stop; it names operator and record.
 func (t *Task) Process(now time.Time, limit int) (int, error) {
 	invariant.Check(!t.prepared, "INV-6 task %s processes while a commit is prepared", t.name)
-	n := 0
-	for most := t.size() + turnBytes; n < limit && t.size() < most; {
+	most := t.size() + turnBytes
+	t.tick(now)
+	n, err := t.fire(now, limit)
+	for err == nil && n < limit && t.size() < most {
 		in := t.pick()
 		if in == nil {
 			break
 		}
 		r := in.head()
+		t.observe(in, now)
+		if len(t.timed) > 0 && t.fired.time() < t.watermark {
+			var did int
+			if did, err = t.fire(now, limit-n); did > 0 || err != nil {
+				n += did
+				continue // the record comes after all that was due before it
+			}
+		}
 		if err := t.process(in, r, now); err != nil {
 			return n, err
 		}
@@ -238,11 +250,15 @@ func (t *Task) Process(now time.Time, limit int) (int, error) {
 		size := r.Size()
 		*in.bytes += uint64(size)
 		t.bytes += size
-		if t.records == 0 || r.Timestamp.Before(t.oldest) {
+		if t.consumed == 0 || r.Timestamp.Before(t.oldest) {
 			t.oldest = r.Timestamp
 		}
 		t.records++
+		t.consumed++
 		n++
+	}
+	if err != nil {
+		return n, err
 	}
 	for _, in := range t.inputs {
 		if in != nil && in.skip() {
@@ -268,38 +284,46 @@ func (t *Task) pick() *input {
 
 // process runs one record. What it did is undone if it fails.
 func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
-	at := in.time()
-	if limit := now.Add(maxSkew); at.After(limit) {
-		at = limit
-	}
-	if at.After(t.streamTime) {
-		t.streamTime = at
-		t.advanceIDs()
-	}
 	t.current = record.Position{TopicPartition: in.tp, Offset: r.Offset}
-	mark, markBytes := len(t.out), t.outBytes
-	for _, l := range t.ids {
-		l.mark = l.index.Mark()
-	}
+	t.begin()
 	err := t.chain.Sources[in.source](r)
 	if err == nil {
 		err = t.tooLarge
 	}
 	if err == nil {
-		for _, s := range t.stores {
-			s.keep()
-		}
+		t.keep()
 		fault.Point("user.done")
 		return nil
 	}
-	t.out, t.outBytes, t.tooLarge = t.out[:mark], markBytes, nil
+	t.undo()
+	return t.failed(in, r, err, now)
+}
+
+// savepoint is what the outputs were before the record or the piece in hand.
+type savepoint struct{ outputs, bytes int }
+
+// begin starts a unit: all of it remains, by keep, or nothing, by undo.
+func (t *Task) begin() {
+	t.undoOut = savepoint{len(t.out), t.outBytes}
+	for _, l := range t.ids {
+		l.mark = l.index.Mark()
+	}
+}
+
+func (t *Task) keep() {
+	for _, s := range t.stores {
+		s.keep()
+	}
+}
+
+func (t *Task) undo() {
+	t.out, t.outBytes, t.tooLarge = t.out[:t.undoOut.outputs], t.undoOut.bytes, nil
 	for _, l := range t.ids {
 		l.index.Rollback(l.mark)
 	}
 	for _, s := range t.stores {
 		s.undo()
 	}
-	return t.failed(in, r, err, now)
 }
 
 // PrepareCommit returns everything since the last commit, or nil if nothing happened. Until PostCommit
@@ -315,7 +339,7 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 		}
 	}
 	slices.SortFunc(p.Inputs, compareInputs)
-	txn := &Txn{Records: t.records, Outputs: t.out}
+	txn := &Txn{Records: t.consumed, Outputs: t.out}
 	for i := range t.out {
 		t.counters.add(topology.CounterID{Kind: counterProducedRecords, Of: t.out[i].Topic}, 1)
 		t.counters.add(topology.CounterID{Kind: counterProducedBytes, Of: t.out[i].Topic}, uint64(outputSize(&t.out[i])))
@@ -417,15 +441,15 @@ func (t *Task) PostCommit() {
 // Abort drops everything since the last commit, the queues included: the caller reads again from the
 // positions of Point.
 func (t *Task) Abort() {
-	t.streamTime = t.point.StreamTime
 	for _, l := range t.ids {
 		l.abort()
 	}
-	t.advanceIDs()
 	for _, s := range t.stores {
 		s.abort()
 	}
 	t.counters.abort()
+	t.resetTime()
+	t.advanceIDs()
 	t.clearTxn()
 	t.restorePositions()
 }
@@ -434,7 +458,7 @@ func (t *Task) clearTxn() {
 	clear(t.out)
 	t.out, t.outBytes = t.out[:0], 0
 	t.arena.reset()
-	t.records, t.bytes, t.skipped, t.prepared = 0, 0, false, false
+	t.records, t.consumed, t.bytes, t.skipped, t.prepared = 0, 0, 0, false, false
 	t.tooLarge = nil
 }
 

@@ -46,26 +46,38 @@ func (t *Task) failed(in *input, r *broker.Record, err error, now time.Time) err
 	if !errors.As(err, &oe) {
 		return fmt.Errorf("processor: task %s: record %s: %w", t.name, t.current, err)
 	}
+	action := t.action(oe)
+	t.note(RecordErrorStatus{Time: now, Operator: oe.Operator, Stage: string(oe.Stage), Action: action, Position: t.current.String(), Error: cut(oe.Err.Error())})
+	if action == actionStop {
+		return &RecordError{Task: t.name, Operator: oe.Operator, Stage: oe.Stage, Position: t.current, Err: oe.Err}
+	}
+	t.counters.add(topology.CounterID{Kind: topology.CounterKind(metric.ErrorCounter(string(oe.Stage), action)), Of: oe.Operator}, 1)
+	if action == actionSkip {
+		return nil
+	}
+	return t.deadLetter(in, r, oe)
+}
+
+// What is done about a failure, as it stands in metrics and in the status.
+const (
+	actionStop       = "stop"
+	actionSkip       = "skip"
+	actionDeadLetter = "dead_letter"
+)
+
+// action is what the operator's policy, or the application's, says.
+func (t *Task) action(oe *topology.OperatorError) string {
 	policy := oe.Policy
 	if policy == topology.PolicyDefault {
 		policy = t.cfg.policy
 	}
-	action := "stop"
 	switch policy {
 	case topology.PolicySkip:
-		action = "skip"
+		return actionSkip
 	case topology.PolicyDeadLetter:
-		action = "dead_letter"
+		return actionDeadLetter
 	}
-	t.note(RecordErrorStatus{Time: now, Operator: oe.Operator, Stage: string(oe.Stage), Action: action, Position: t.current.String(), Error: cut(oe.Err.Error())})
-	if action == "stop" {
-		return &RecordError{Task: t.name, Operator: oe.Operator, Stage: oe.Stage, Position: t.current, Err: oe.Err}
-	}
-	t.counters.add(topology.CounterID{Kind: topology.CounterKind(metric.ErrorCounter(string(oe.Stage), action)), Of: oe.Operator}, 1)
-	if action == "skip" {
-		return nil
-	}
-	return t.deadLetter(in, r, oe)
+	return actionStop
 }
 
 // deadLetter puts the record, as it came, into the transaction's outputs.
@@ -79,8 +91,26 @@ func (t *Task) deadLetter(in *input, r *broker.Record, oe *topology.OperatorErro
 			attempt = n + 1
 		}
 	}
-	h := make(record.Headers, 0, len(r.Headers)+9)
-	for _, x := range r.Headers {
+	h := errorHeaders(r.Headers, oe, attempt)
+	add := func(k, v string) { h = append(h, record.Header{Key: k, Value: []byte(v)}) }
+	add("__streams.errors.topic", in.tp.Topic)
+	add("__streams.errors.partition", strconv.Itoa(int(in.tp.Partition)))
+	add("__streams.errors.offset", strconv.FormatInt(int64(r.Offset), 10))
+	size, err := t.sendDeadLetter(broker.Output{Timestamp: r.Timestamp, Key: r.Key, Value: r.Value, Headers: h}, in.tp.Partition)
+	if err != nil {
+		if size == 0 {
+			return fmt.Errorf("processor: record %s %w: %w", t.current, err, oe)
+		}
+		return &RecordError{Task: t.name, Operator: oe.Operator, Stage: topology.StageProduce, Position: t.current, Err: fmt.Errorf("%w; it failed with: %w", err, oe.Err)}
+	}
+	t.outBytes += size
+	return nil
+}
+
+// errorHeaders are the headers of a dead letter that say what failed; those of from that are not ours come first.
+func errorHeaders(from record.Headers, oe *topology.OperatorError, attempt int) record.Headers {
+	h := make(record.Headers, 0, len(from)+9)
+	for _, x := range from {
 		if !ownErrorHeader(x.Key) {
 			h = append(h, x)
 		}
@@ -88,30 +118,25 @@ func (t *Task) deadLetter(in *input, r *broker.Record, oe *topology.OperatorErro
 	add := func(k, v string) { h = append(h, record.Header{Key: k, Value: []byte(v)}) }
 	add("__streams.errors.exception", fmt.Sprintf("%T", root(oe.Err)))
 	add("__streams.errors.message", cut(oe.Err.Error()))
-	add("__streams.errors.topic", in.tp.Topic)
-	add("__streams.errors.partition", strconv.Itoa(int(in.tp.Partition)))
-	add("__streams.errors.offset", strconv.FormatInt(int64(r.Offset), 10))
 	add("__streamd.errors.step", oe.Operator)
 	add("__streamd.errors.stage", string(oe.Stage))
 	add("__streamd.errors.attempt", strconv.Itoa(attempt))
+	return h
+}
+
+// sendDeadLetter puts a dead letter into the transaction's outputs and returns its size; with an error nothing was put. Size 0: there
+// is no dead letter topic.
+func (t *Task) sendDeadLetter(o broker.Output, p record.Partition) (size int, err error) {
 	target := &t.cfg.deadLetter
 	if target.topic == "" || target.partitions == 0 {
-		return fmt.Errorf("processor: record %s is to go to the dead letter topic, but none is set: %w", t.current, oe)
+		return 0, errors.New("is to go to the dead letter topic, but none is set")
 	}
-	o := broker.Output{
-		TopicPartition: record.TopicPartition{Topic: target.topic, Partition: in.tp.Partition % record.Partition(target.partitions)},
-		Timestamp:      r.Timestamp, Key: r.Key, Value: r.Value, Headers: h,
-	}
-	size := outputSize(&o) + batchOverhead
-	if size > target.maxBytes {
-		return &RecordError{
-			Task: t.name, Operator: oe.Operator, Stage: topology.StageProduce, Position: t.current,
-			Err: fmt.Errorf("its dead letter of about %d bytes is larger than max.message.bytes (%d) of topic %q; it failed with: %w", size, target.maxBytes, target.topic, oe.Err),
-		}
+	o.TopicPartition = record.TopicPartition{Topic: target.topic, Partition: p % record.Partition(target.partitions)}
+	if size = outputSize(&o) + batchOverhead; size > target.maxBytes {
+		return size, fmt.Errorf("its dead letter of about %d bytes is larger than max.message.bytes (%d) of topic %q", size, target.maxBytes, target.topic)
 	}
 	t.out = append(t.out, o)
-	t.outBytes += size
-	return nil
+	return size, nil
 }
 
 func (t *Task) note(e RecordErrorStatus) {

@@ -24,6 +24,9 @@ type input struct {
 	eventTime func(*broker.Record) (time.Time, error)
 	headAt    time.Time
 	timed     bool
+
+	newest clock         // the highest event time; kept only if the chain has timed operators
+	idle   time.Duration // for how long nothing was there to read
 }
 
 func (in *input) add(b broker.Batch) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 )
 
 // MaxIDBytes is the longest ID that is accepted. A longer one is handled by the source's
@@ -154,4 +155,17 @@ func mix(z uint64) uint64 {
 	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9
 	z = (z ^ (z >> 27)) * 0x94d049bb133111eb
 	return z ^ (z >> 31)
+}
+
+// TimerRoot is the root ID of what an operator makes when time comes to it, and not a record: a window that closes, a
+// timer. With the operator's name, which [Identity.Child] adds, it is H(operator, key, timer, fire time,
+// ordinal): the same however often and wherever the timer fires again after a crash.
+//
+// key is the key's bytes, timer says which of the operator's timers it is, at is the time for which it was set. The
+// parts are appended to dst, each with its length.
+func TimerRoot(dst, key []byte, timer string, at time.Time) []byte {
+	dst = append(binary.AppendUvarint(dst, uint64(len(key))), key...)
+	dst = append(binary.AppendUvarint(dst, uint64(len(timer))), timer...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(at.Unix()))
+	return binary.BigEndian.AppendUint32(dst, uint32(at.Nanosecond()))
 }

@@ -54,7 +54,7 @@ func TestBuildFindsMistakes(t *testing.T) {
 			toText(Filter(in, nil))
 			toText(Map[string, string, string, string](in, nil), Name("to2"))
 			toText(Branch(in, "b", nil)[0], Name("to3"))
-			Aggregate[string, string, int64](in, "a", serde.Int64(), nil)
+			Aggregate[string, string, string, int64](in, "a", serde.Int64(), nil)
 			Process[string, string, string, string](in, "p", nil)
 			toText(KeyBy[string, string, string](in, "k", text, nil), Name("to4"))
 			toText(Dedup(in, "d", Retention(time.Hour), ID[string, string](nil)), Name("to5"))
@@ -63,7 +63,7 @@ func TestBuildFindsMistakes(t *testing.T) {
 			From[string, string](b, "in2", nil, text)
 			To[string, string](in, "out", text, nil)
 			KeyBy[string, string, string](in, "k", nil, keyOf)
-			Aggregate[string, string, int64](in, "a", nil, count)
+			Aggregate[string, string, string, int64](in, "a", nil, count)
 		}, want: []string{"in2 serde", "to-out serde", "k serde", "a serde", "in2 unused", "k-repartition unused"}},
 		"unknown serdes": {build: func(_ *Builder, in *Stream[string, string]) {
 			x := Map(in, func(r textRecord) (other, other, error) { return other{}, other{}, nil })

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/streamd/streamd/serde"
 )
@@ -39,6 +40,7 @@ const (
 type node struct {
 	name   string
 	kind   string
+	index  int // in the order of declaration, in which an operator comes after its inputs
 	opts   options
 	inputs []*node
 	// outputs are in the order in which records go to them.
@@ -49,8 +51,12 @@ type node struct {
 	dedup  *DedupSpec
 	stores []StateStore
 	ports  int
-	// freePort needs no operator behind it, if ports is greater: what a branch has no case for.
-	freePort int
+	// freePorts is the first port that needs no operator behind it, if ports is greater: what a branch has no case
+	// for, side outputs.
+	freePorts int
+	// lag is how far the records that it hands on may be behind the watermark without being late: the grace of the
+	// windows before it, which hold records back.
+	lag time.Duration
 
 	// instantiate makes the operator for one task: a step[K, V] of its input's types, or the entry
 	// of a source.
@@ -129,6 +135,7 @@ func (b *Builder) add(n *node, inputs ...upstream) *node {
 		b.problem(n, "builder", "added after Build")
 		return n
 	}
+	n.index = len(b.nodes)
 	b.nodes = append(b.nodes, n)
 	for _, in := range inputs {
 		o := in.origin()
@@ -146,6 +153,7 @@ func (b *Builder) add(n *node, inputs ...upstream) *node {
 		}
 		o.from.outputs = append(o.from.outputs, edge{to: n, port: o.port})
 		n.inputs = append(n.inputs, o.from)
+		n.lag = max(n.lag, o.from.lag)
 	}
 	return n
 }

@@ -23,6 +23,7 @@ type instance struct {
 	sinks    map[*node]int
 	made     map[*node]any
 	problems []error
+	timed    []timedEntry
 
 	// in is the source record in hand.
 	in *broker.Record
@@ -59,6 +60,7 @@ func newChain(rt Runtime, sources []*node, sinks map[*node]int) (*Chain, error) 
 	if len(c.problems) > 0 {
 		return nil, errors.Join(c.problems...)
 	}
+	chain.Timed = c.timedInOrder()
 	return chain, nil
 }
 

@@ -13,14 +13,15 @@ const repartitionSuffix = "-repartition"
 // KeyBy gives each record the key that fn makes of it, and moves it to that key's partition:
 // through the topic <app>-<name>-repartition, which ends the sub-topology. The records behind it
 // are children of the input: their time and headers stay, their ID is a new root. Options:
-// Partitions, OnError.
+// Partitions, OnError, OutOfOrderness, WithIdleness.
 //
 // The values' serde must be known (see Stream.WithValues). A null key goes to the partition of the
 // source record, modulo.
 func KeyBy[K, V, K2 any](s *Stream[K, V], name string, keys serde.Serde[K2], fn func(record.Record[K, V]) (K2, error), opts ...KeyByOption) *Stream[K2, V] {
 	b := s.b
 	name = b.stateName(kindKeyBy, name)
-	n := newRepartition(s, name, name, collect(opts))
+	o := collect(opts)
+	n := newRepartition(s, name, name, o)
 	b.require(keys != nil, n, "serde", "the key's serde is nil")
 	b.require(fn != nil, n, "function", "the function is nil")
 	values := s.values
@@ -39,7 +40,7 @@ func KeyBy[K, V, K2 any](s *Stream[K, V], name string, keys serde.Serde[K2], fn 
 			return w.write(out, anyPartition)
 		})
 	}
-	source := internalSource(b, name+repartitionSuffix, name, keys, values, false)
+	source := internalSource(b, name+repartitionSuffix, name, keys, values, false, o)
 	return &Stream[K2, V]{b: b, from: source, keys: keys, values: values, unchanged: true}
 }
 
@@ -92,6 +93,6 @@ func byID[K, V any](s *Stream[K, V], name string, o options, id finder[K, V]) *S
 			return w.write(out, anyPartition)
 		})
 	}
-	source := internalSource(b, name+repartitionSuffix, name, keys, values, true)
+	source := internalSource(b, name+repartitionSuffix, name, keys, values, true, o)
 	return &Stream[K, V]{b: b, from: source, keys: keys, values: values, unchanged: true, rekeyed: n}
 }

@@ -18,7 +18,10 @@ type options struct {
 	idPosition bool
 	onMissing  Action
 
-	timestamp any // func(record.Record[K, V]) (time.Time, error)
+	timestamp       any // func(record.Record[K, V]) (time.Time, error)
+	timestampHeader *string
+	outOfOrderness  *time.Duration
+	idleness        *time.Duration
 
 	retention         time.Duration
 	expectedIDs       int
@@ -28,6 +31,10 @@ type options struct {
 	onConflict        Action
 	onTooLate         Action
 	onDuplicate       Action
+
+	emit   emitMode
+	onLate Action
+	merge  any // func(A, A) (A, error)
 
 	partitions *int32
 	withoutID  bool
@@ -44,8 +51,8 @@ type option interface{ apply(*options) }
 
 // The options of each operator. Of an option that is given twice the last one counts.
 type (
-	// SourceOption is an option of From: Name, OnError, Timestamp, ID, IDHeader, IDPosition,
-	// OnMissingID.
+	// SourceOption is an option of From: Name, OnError, Timestamp, TimestampHeader, OutOfOrderness, WithIdleness, ID,
+	// IDHeader, IDPosition, OnMissingID.
 	SourceOption interface {
 		option
 		source()
@@ -55,7 +62,7 @@ type (
 		option
 		step()
 	}
-	// KeyByOption is an option of KeyBy: Partitions, OnError.
+	// KeyByOption is an option of KeyBy: Partitions, OnError, OutOfOrderness, WithIdleness.
 	KeyByOption interface {
 		option
 		keyBy()
@@ -65,7 +72,8 @@ type (
 		option
 		dedup()
 	}
-	// AggregateOption is an option of Aggregate: OnError.
+	// AggregateOption is an option of Aggregate, Count and the other aggregates: OnError; of windowed ones also
+	// EmitOnUpdate, EmitOnClose, OnLate and MergeWith.
 	AggregateOption interface {
 		option
 		aggregate()
@@ -107,10 +115,14 @@ type (
 	KeyOption struct{ setting }
 	// PartitionsOption is the number of partitions of a repartition topic.
 	PartitionsOption struct{ setting }
+	// TimeOption says how an input tells event time.
+	TimeOption struct{ setting }
 	// SourceSetting is an option of From alone.
 	SourceSetting struct{ setting }
 	// DedupSetting is an option of Dedup alone.
 	DedupSetting struct{ setting }
+	// AggregateSetting is an option of the aggregates alone.
+	AggregateSetting struct{ setting }
 	// ProcessSetting is an option of Process alone.
 	ProcessSetting struct{ setting }
 	// SinkSetting is an option of To alone.
@@ -145,10 +157,15 @@ func (KeyOption) process() {}
 func (PartitionsOption) keyBy() {}
 func (PartitionsOption) dedup() {}
 
-func (SourceSetting) source()   {}
-func (DedupSetting) dedup()     {}
-func (ProcessSetting) process() {}
-func (SinkSetting) sink()       {}
+func (TimeOption) source() {}
+func (TimeOption) keyBy()  {}
+func (TimeOption) dedup()  {}
+
+func (SourceSetting) source()       {}
+func (DedupSetting) dedup()         {}
+func (AggregateSetting) aggregate() {}
+func (ProcessSetting) process()     {}
+func (SinkSetting) sink()           {}
 
 // Name names a source (default: its topic), a stateless operator (default: kind and number, as
 // "map-2") or a sink (default: "to-" and its topic). Letters, digits, '.', '_' and '-'.
@@ -229,11 +246,6 @@ func OnMissingID(a Action) MissingOption {
 // promise. A broken one gives wrong totals.
 func PreserveKey() KeyOption {
 	return KeyOption{func(o *options) { o.preserveKey = true }}
-}
-
-// Timestamp takes the event time from the decoded record. Default: the record's timestamp in Kafka.
-func Timestamp[K, V any](fn func(record.Record[K, V]) (time.Time, error)) SourceSetting {
-	return SourceSetting{func(o *options) { o.timestamp = fn }}
 }
 
 // Partitions is the number of partitions of the repartition topic, at least 1. Default: the largest

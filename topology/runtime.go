@@ -117,6 +117,8 @@ type Chain struct {
 	// from the Runtime (a store that cannot be read) and is no record's fault: never skip one. Panics
 	// of user code are errors (PanicError); any other panic, and a broken invariant, goes through.
 	Sources []func(in *broker.Record) error
+	// Timed are the operators that act when time passes, each before those that get its outputs.
+	Timed []Timed
 }
 
 // Policy is what is done with a record that an operator cannot handle.

@@ -21,8 +21,8 @@ const (
 	internalKeyHeader = "streamd-key"
 )
 
-// From reads a topic. Options: Name, OnError, Timestamp, the source of the records' IDs (ID, IDHeader,
-// IDPosition) and OnMissingID.
+// From reads a topic. Options: Name, OnError, the event time (Timestamp or TimestampHeader, OutOfOrderness, WithIdleness), the
+// source of the records' IDs (ID, IDHeader, IDPosition) and OnMissingID.
 //
 // By default a record's ID is its header "record-id", which streamd and others write; a record
 // without one is identified by its position (see IDPosition). With ID or IDHeader there is no
@@ -40,15 +40,9 @@ func From[K, V any](b *Builder, topic string, keys serde.Serde[K], values serde.
 		b.problem(n, "topic", fmt.Sprintf("the name of topic %q %s", topic, what))
 	}
 	find := idFunc[K, V](b, n)
-	var at func(record.Record[K, V]) (time.Time, error)
-	if n.opts.timestamp != nil {
-		var ok bool
-		if at, ok = n.opts.timestamp.(func(record.Record[K, V]) (time.Time, error)); !ok || at == nil {
-			b.problem(n, "option", fmt.Sprintf("Timestamp's function is a %T, the records are %T", n.opts.timestamp, record.Record[K, V]{}))
-		} else {
-			n.source.Timestamp = eventTime(keys, values, at)
-		}
-	}
+	b.timeOptions(n, n.source, n.opts)
+	at, early := timestampOf(b, n, keys, values)
+	n.source.Timestamp = early
 	n.instantiate = func(c *instance, n *node) any {
 		s := &sourceStep[K, V]{c: c, op: c.operator(n), keys: keys, values: values, at: at, forward: downstream[K, V](c, n, 0)}
 		s.decode, s.identify = s.op.during(StageDecode), s.op.during(StageID)
@@ -66,26 +60,6 @@ func From[K, V any](b *Builder, topic string, keys serde.Serde[K], values serde.
 		return s.handle
 	}
 	return &Stream[K, V]{b: b, from: n, keys: keys, values: values, unchanged: true}
-}
-
-// eventTime is what Source.Timestamp does: decode, ask, and let no panic through, since it runs
-// outside of the chain.
-func eventTime[K, V any](keys serde.Serde[K], values serde.Serde[V], at func(record.Record[K, V]) (time.Time, error)) func(*broker.Record) (time.Time, error) {
-	return func(in *broker.Record) (t time.Time, err error) {
-		defer func() {
-			if v := recover(); v != nil {
-				err = &PanicError{Value: v}
-			}
-		}()
-		r := record.Record[K, V]{Timestamp: in.Timestamp, Headers: in.Headers}
-		if r.Key, err = keys.Decode(in.Key); err != nil {
-			return t, err
-		}
-		if r.Value, err = values.Decode(in.Value); err != nil {
-			return t, err
-		}
-		return at(r)
-	}
 }
 
 // sourceStep is the entry of a chain: bytes become a record with an identity.
@@ -264,9 +238,11 @@ func (p *positions) id(o record.Offset) record.ID {
 }
 
 // internalSource reads a repartition topic: the ID that the other side resolved is the root here.
-func internalSource[K, V any](b *Builder, name, topic string, keys serde.Serde[K], values serde.Serde[V], keyInHeader bool) *node {
+func internalSource[K, V any](b *Builder, name, topic string, keys serde.Serde[K], values serde.Serde[V], keyInHeader bool, o options) *node {
 	n := &node{kind: kindSource, name: name, source: &Source{Name: name, Topic: topic, Internal: true, IDHeader: internalIDHeader}}
+	n.opts.outOfOrderness, n.opts.idleness = o.outOfOrderness, o.idleness
 	b.add(n)
+	b.timeOptions(n, n.source, n.opts)
 	n.instantiate = func(c *instance, n *node) any {
 		op := c.operator(n)
 		decode := op.during(StageDecode)

@@ -101,7 +101,7 @@ func FlatMap[K, V, K2, V2 any](s *Stream[K, V], fn func(r record.Record[K, V], e
 // one stream for each case and one more, the last, for the records of no case; if that one is not
 // used they are dropped and counted. Records keep their identity. The cases are asked in order.
 func Branch[K, V any](s *Stream[K, V], name string, cases ...func(record.Record[K, V]) (bool, error)) []*Stream[K, V] {
-	n := &node{kind: kindBranch, name: s.b.stateName(kindBranch, name), ports: len(cases) + 1, freePort: len(cases)}
+	n := &node{kind: kindBranch, name: s.b.stateName(kindBranch, name), ports: len(cases) + 1, freePorts: len(cases)}
 	s.b.add(n, s)
 	s.b.require(len(cases) > 0, n, "empty", "has no case")
 	for i, fn := range cases {

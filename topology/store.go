@@ -144,16 +144,22 @@ func (s *KeyValueStore[K, V]) in(c *instance, op *operator) *cells[K, V] {
 }
 
 // key encodes a key, nil for a null one. It is valid until the next one is encoded.
-func (s *cells[K, V]) key(k K) ([]byte, error) {
+func (s *cells[K, V]) key(k K) ([]byte, error) { return s.keyBehind(0, k) }
+
+// keyBehind is key with room for a prefix, at most 64 bytes, which the caller fills.
+func (s *cells[K, V]) keyBehind(prefix int, k K) ([]byte, error) {
 	s.c.user = s.encode
-	b, err := s.keys.Append(s.c.keyBuf[:0], k)
+	b, err := s.keys.Append(s.c.keyBuf[:prefix], k)
 	s.c.user = nil
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, s.encode.fail(fmt.Errorf("key: %w", err))
+	case b == nil:
+		return nil, nil
+	case len(b) < prefix:
+		return nil, s.encode.fail(fmt.Errorf("key: %w", errNotAppended))
 	}
-	if b != nil {
-		s.c.keyBuf = b
-	}
+	s.c.keyBuf = b
 	return b, nil
 }
 

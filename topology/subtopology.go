@@ -44,6 +44,10 @@ type Source struct {
 	// and the choice between inputs go by, instead of the record's own. An error means that the
 	// record cannot be decoded (then the chain fails for it, too, and its policy decides).
 	Timestamp func(in *broker.Record) (time.Time, error)
+	// OutOfOrderness is how far the watermark stays behind the newest record.
+	OutOfOrderness time.Duration
+	// Idleness is after how long without a record the input no longer holds up the task's time; negative: never.
+	Idleness time.Duration
 }
 
 // Sink is an output topic.

@@ -141,6 +141,7 @@ func (b *Builder) Build() (*Topology, error) {
 	if len(problems) > 0 {
 		return nil, joinProblems(problems)
 	}
+	inheritTime(t.parts)
 	for i, part := range t.parts {
 		t.subs = append(t.subs, newSubtopology(i, part))
 	}
@@ -189,14 +190,17 @@ func checkUse(n *node, note func(name, rule, format string, args ...any)) {
 	if n.sink != nil || n.kind == kindAggregate || n.kind == kindProcess {
 		return // their effect is elsewhere
 	}
+	if n.kind == kindDedup && len(n.outputs) > 0 {
+		return // any of its outputs may be what it is for
+	}
 	used := make([]bool, n.ports)
 	for _, e := range n.outputs {
 		used[e.port] = true
 	}
 	for port, ok := range used {
 		switch {
-		case ok || n.ports > 1 && port == n.freePort:
-		case n.ports > 1:
+		case ok || n.ports > 1 && port >= n.freePorts:
+		case n.kind == kindBranch:
 			note(n.name, "unused", "the stream of case %d is not used", port)
 		default:
 			note(n.name, "unused", "its stream is not used: end it with To")

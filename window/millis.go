@@ -12,6 +12,9 @@ const (
 	MaxMillis Millis = 253_402_300_799_999
 )
 
+// NoTime is before all times: a watermark of which nothing is known yet.
+const NoTime = MinMillis - 1
+
 // Of returns the moment of a time, false if it lies outside of MinMillis to MaxMillis. Parts finer than a
 // millisecond are cut off.
 func Of(t time.Time) (Millis, bool) {

@@ -1,0 +1,75 @@
+package topology
+
+import (
+	"slices"
+	"time"
+
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/window"
+)
+
+// Moment is what the two clocks of a task show. Both come in as parameters: nothing in a chain reads a clock.
+type Moment struct {
+	// Watermark is how far event time has come: records below it are late. window.NoTime: nothing is known yet.
+	// It never goes back but by Timed.Reset.
+	Watermark window.Millis
+	// Wall is the host's clock.
+	Wall time.Time
+}
+
+// Timed is an operator that acts when time passes, and not only when a record comes: windows that close, timers,
+// punctuators, the unmatched half of a join. Chain.Timed lists those of a chain.
+//
+// The task moves their clocks before it hands a record to the chain, and while there is none (see processor.Task): each one, in
+// the order of the chain, gets the new moment by Advance and then does all that is due, by Fire, before the next one
+// hears of it. So what an operator makes of closed windows reaches the operators behind it before the watermark does.
+//
+// Each Fire is a unit as a record is one: its effects go into the task's transaction, and if it fails nothing of it
+// remains. What is due must follow from the state stores alone, so that it is found again after a crash; what an
+// operator keeps in memory is only a memory of them, and Reset voids it. Outputs have IDs by record.TimerRoot.
+type Timed interface {
+	// Advance moves the operator's clocks and says whether anything may be due: cheap, asked for nearly every
+	// record. It may be wrong in saying that something is.
+	Advance(m Moment) (due bool)
+	// Fire does one piece of what is due; false: nothing was left to do. A piece whose Fire failed is the one that the next
+	// call does. With quiet it changes the state as always, but hands nothing on: this is how a piece that cannot
+	// be handled is skipped. Errors are those of Chain.Sources.
+	Fire(quiet bool) (did bool, err error)
+	// Pending is the piece that failed, for a dead letter: its key and value as they stand in the state.
+	Pending() (key, value []byte)
+	// Reset puts the clocks to a moment that may lie before the last one. The state has gone back to
+	// what was committed.
+	Reset(m Moment)
+}
+
+// timedEntry is a Timed with its place in the order of declaration, which is a topological one.
+type timedEntry struct {
+	index int
+	timed Timed
+}
+
+// addTimed makes an operator known to the task.
+func (c *instance) addTimed(n *node, t Timed) {
+	c.timed = append(c.timed, timedEntry{n.index, t})
+}
+
+// timedInOrder lists them so that each stands before those that get its outputs.
+func (c *instance) timedInOrder() []Timed {
+	slices.SortStableFunc(c.timed, func(a, b timedEntry) int { return a.index - b.index })
+	var all []Timed
+	for _, e := range c.timed {
+		all = append(all, e.timed)
+	}
+	return all
+}
+
+// timerIdentity is the identity of the ordinal-th record that an operator makes at a time for a key.
+func (c *instance) timerIdentity(op *operator, key []byte, timer string, at time.Time, ordinal uint32) record.Identity {
+	need := len(key) + len(timer) + 32
+	if cap(c.ids)-len(c.ids) < need {
+		c.ids = make([]byte, 0, max(need, idsChunk)) // what was handed out stays valid, as in positions
+	}
+	from := len(c.ids)
+	c.ids = record.TimerRoot(c.ids, key, timer, at)
+	return record.RootIdentity(aliasID(c.ids[from:len(c.ids):len(c.ids)])).Child(op.hash, ordinal)
+}

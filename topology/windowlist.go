@@ -1,0 +1,390 @@
+package topology
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/window"
+)
+
+// windowList is an aggregate over sessions or sliding windows in one task: what a record does depends on the others of
+// its key, so that all that is open of a key stands in one value. The store has two kinds of keys (docs/format.md):
+//
+//	01 due key   empty: something of the key is due then, or was when the entry was written
+//	02 key       due, then the entries of the key in the order of time
+//
+// A session is an entry. Of sliding windows an entry holds the records of one moment; the window that ends with
+// them is put together from the entries that lie in it.
+//
+// The first kind is an index: what grows does not move it. When its time comes the list is looked at, and what is
+// left of it gets a new time. So a session costs two writes of the index in its life, and not two with each record.
+type windowList[K, V, G, A, R any] struct {
+	*windowed[K, V, G, A, R]
+	key      []byte // of the list in hand, with its first byte
+	index    []byte // room for a key of the index
+	buf      []byte // room for an encoded list
+	own      []byte // the value that the record in hand made
+	list     list
+	spans    []window.Span
+	sessions bool
+	delayed  window.Millis // how long after its window an entry is needed
+}
+
+// The first bytes of the two kinds of keys.
+const (
+	listIndex byte = 1
+	listOf    byte = 2
+)
+
+// list is what a key has.
+type list struct {
+	due     window.Millis // of its entry in the index
+	entries []listEntry
+}
+
+// listEntry is a session, or what is known of one moment. Its state aliases the store's or the instance's memory.
+type listEntry struct {
+	window.Span
+	handed bool // sliding windows: the result of the window that ends here was handed on, or never will be
+	state  []byte
+}
+
+// maxListBytes bounds the open windows of one key: a changelog record and the local store take about a megabyte.
+const maxListBytes = 512 << 10
+
+var errListTooLong = errors.New("the windows of this key that are open take more than 512 KiB: it has too many records for windows of this kind, or its values are too large")
+
+func newWindowList[K, V, G, A, R any](c *instance, n *node, x *windowed[K, V, G, A, R]) step[K, V] {
+	s := &windowList[K, V, G, A, R]{windowed: x, sessions: x.windows.Kind() == window.KindSession}
+	if !s.sessions {
+		s.delayed = window.Millis(0).Add(x.windows.Size())
+	}
+	c.addTimed(n, s)
+	s.connect(c, n)
+	return s.handle
+}
+
+func (s *windowList[K, V, G, A, R]) handle(r *record.Record[K, V]) error {
+	at, key, err := s.begin(r, 1)
+	if err != nil || key == nil {
+		return err
+	}
+	s.key = append(append(s.key[:0], listOf), key[1:]...) // what follows encodes keys, too
+	if err := s.read(); err != nil {
+		return err
+	}
+	if s.sessions {
+		return s.session(r, at)
+	}
+	return s.slide(r, at)
+}
+
+// session puts the record into its session.
+func (s *windowList[K, V, G, A, R]) session(r *record.Record[K, V], at window.Millis) error {
+	s.spans = s.spans[:0]
+	for i := range s.list.entries {
+		s.spans = append(s.spans, s.list.entries[i].Span)
+	}
+	from, to, merged := s.windows.Join(s.spans, at)
+	if s.closed(merged.End) {
+		return s.tooLate(r, merged.End)
+	}
+	old, err := s.combine(s.list.entries[from:to])
+	if err != nil {
+		return err
+	}
+	next, changed, err := s.add(old, from == to, r)
+	if err != nil {
+		return err
+	}
+	if !changed {
+		next = old // the session grows all the same
+	}
+	if err := s.store(from, to, listEntry{Span: merged}, next); err != nil {
+		return err
+	}
+	if s.onClose || !changed && to-from <= 1 {
+		return nil
+	}
+	return s.update(r, merged, next, 0)
+}
+
+// slide puts the record to those of its moment, and hands on the windows that it changed.
+func (s *windowList[K, V, G, A, R]) slide(r *record.Record[K, V], at window.Millis) error {
+	if s.closed(at + 1 + s.delayed) {
+		return s.tooLate(r, at+1+s.delayed)
+	}
+	from, found := slices.BinarySearchFunc(s.list.entries, at, func(e listEntry, at window.Millis) int { return cmp.Compare(e.Start, at) })
+	to := from
+	entry := listEntry{Span: window.Span{Start: at, End: at + 1}, handed: s.closed(at + 1)}
+	if found {
+		to, entry = from+1, s.list.entries[from]
+	}
+	old, err := s.combine(s.list.entries[from:to])
+	if err != nil {
+		return err
+	}
+	next, changed, err := s.add(old, !found, r)
+	if err != nil || !changed {
+		return err
+	}
+	if err := s.store(from, to, entry, next); err != nil || s.onClose {
+		return err
+	}
+	ordinal := uint32(0)
+	for i := from; i < len(s.list.entries) && s.list.entries[i].Start <= at+s.delayed; i++ {
+		e := s.list.entries[i]
+		if s.closed(e.End) {
+			continue
+		}
+		a, err := s.ending(i)
+		if err != nil {
+			return err
+		}
+		if err := s.update(r, s.windows.Alone(e.Start), a, ordinal); err != nil {
+			return err
+		}
+		ordinal++
+	}
+	return nil
+}
+
+// ending is the value of the sliding window that ends with entry i.
+func (s *windowList[K, V, G, A, R]) ending(i int) (A, error) {
+	from := i
+	for from > 0 && s.list.entries[from-1].Start >= s.list.entries[i].Start-s.delayed {
+		from--
+	}
+	return s.combine(s.list.entries[from : i+1])
+}
+
+// combine makes one value of several entries; the zero value of none.
+func (s *windowList[K, V, G, A, R]) combine(entries []listEntry) (a A, err error) {
+	for i := range entries {
+		x, err := decodeState(s.cells, s.cells.values, s.cells.copyValues, entries[i].state)
+		if err != nil {
+			return a, err
+		}
+		if i == 0 {
+			a = x
+			continue
+		}
+		if a, err = s.merge(a, x); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// store puts an entry with a value in place of entries[from:to] and writes the list.
+func (s *windowList[K, V, G, A, R]) store(from, to int, e listEntry, a A) error {
+	s.c.user = s.cells.encode
+	b, err := s.cells.values.Append(s.c.valueBuf[:0], a)
+	s.c.user = nil
+	if err != nil {
+		return s.cells.encode.fail(fmt.Errorf("state: %w", err))
+	}
+	if b == nil { // null: the group is deleted
+		s.list.entries = slices.Delete(s.list.entries, from, to)
+		return s.write()
+	}
+	s.c.valueBuf = b
+	s.own = append(s.own[:0], b...) // operators downstream encode values, too
+	e.state = s.own
+	s.list.entries = slices.Replace(s.list.entries, from, to, e)
+	return s.write()
+}
+
+// read decodes the list of s.key. The states alias the store's memory, which holds until the record is done.
+func (s *windowList[K, V, G, A, R]) read() error {
+	b, err := s.cells.store.Get(s.key)
+	if err == nil {
+		err = s.list.decode(b)
+	}
+	if err != nil {
+		return s.op.fault("read state", err)
+	}
+	return nil
+}
+
+// write encodes the list, and moves the index if something is due earlier than that says.
+func (s *windowList[K, V, G, A, R]) write() error {
+	was := s.list.due
+	if len(s.list.entries) == 0 {
+		return s.remove(was)
+	}
+	if due := s.earliest(); was == never || due < was || was <= s.w {
+		if err := s.moveIndex(was, due); err != nil {
+			return err
+		}
+	}
+	s.buf = s.list.append(s.buf[:0])
+	if len(s.buf) > maxListBytes {
+		return s.op.fail(errListTooLong)
+	}
+	return s.set(s.key, s.buf)
+}
+
+// remove takes the key out of the store.
+func (s *windowList[K, V, G, A, R]) remove(was window.Millis) error {
+	if was == never {
+		return nil // it never was there
+	}
+	if err := s.set(s.indexKey(was), nil); err != nil {
+		return err
+	}
+	return s.set(s.key, nil)
+}
+
+func (s *windowList[K, V, G, A, R]) moveIndex(was, due window.Millis) error {
+	if was != never {
+		if err := s.set(s.indexKey(was), nil); err != nil {
+			return err
+		}
+	}
+	s.list.due = due
+	s.next = min(s.next, due)
+	return s.set(s.indexKey(due), []byte{})
+}
+
+func (s *windowList[K, V, G, A, R]) set(key, value []byte) error {
+	if err := s.cells.store.Put(key, value); err != nil {
+		return s.op.fault("write state", err)
+	}
+	return nil
+}
+
+// indexKey is the index's key for the list in hand.
+func (s *windowList[K, V, G, A, R]) indexKey(due window.Millis) []byte {
+	b := append(s.index[:0], listIndex, 0, 0, 0, 0, 0, 0, 0, 0)
+	putTime(b[1:], due)
+	s.index = append(b, s.key[1:]...)
+	return s.index
+}
+
+// earliest is when the next thing is to be done for the list: something to be handed on, or to be forgotten.
+func (s *windowList[K, V, G, A, R]) earliest() window.Millis {
+	due := never
+	for i := range s.list.entries {
+		e := &s.list.entries[i]
+		end := e.End
+		if !s.onClose || e.handed {
+			end += s.delayed
+		}
+		due = min(due, s.windows.ClosesAt(end))
+	}
+	return due
+}
+
+// Fire implements Timed: it does what is due of one key.
+func (s *windowList[K, V, G, A, R]) Fire(quiet bool) (did bool, err error) {
+	defer s.c.rescue(&err)
+	if len(s.due) == 0 {
+		err := s.lookUp([]byte{listIndex}, false, func(key []byte) (window.Millis, bool) {
+			if len(key) <= timeBytes || key[0] != listIndex {
+				return 0, false
+			}
+			return getTime(key[1:]), true
+		})
+		if err != nil || len(s.due) == 0 {
+			return false, err
+		}
+	}
+	key := s.due[0].key[1+timeBytes:]
+	s.key = append(append(s.key[:0], listOf), key...)
+	if err := s.read(); err != nil {
+		return false, err
+	}
+	if err := s.expire(key, quiet); err != nil {
+		return false, err
+	}
+	s.done()
+	return true, nil
+}
+
+// expire hands on what is closed of the list in hand, and forgets what is not needed any more.
+func (s *windowList[K, V, G, A, R]) expire(key []byte, quiet bool) error {
+	for i := range s.list.entries {
+		e := &s.list.entries[i]
+		if e.handed || !s.closed(e.End) {
+			continue
+		}
+		e.handed = true
+		if !s.onClose || quiet {
+			continue
+		}
+		span := e.Span
+		var a A
+		var err error
+		if s.sessions {
+			a, err = s.combine(s.list.entries[i : i+1])
+		} else {
+			span = s.windows.Alone(e.Start)
+			a, err = s.ending(i)
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.close(key, span, a); err != nil {
+			return err
+		}
+	}
+	s.list.entries = slices.DeleteFunc(s.list.entries, func(e listEntry) bool { return s.closed(e.End + s.delayed) })
+	return s.write()
+}
+
+// listHeader is the time in the index; entryHeader what stands before the length of an entry's state.
+const (
+	listHeader  = timeBytes
+	entryHeader = 2*timeBytes + 1
+)
+
+// append encodes the list.
+func (l *list) append(dst []byte) []byte {
+	dst = append(dst, make([]byte, listHeader)...)
+	putTime(dst[len(dst)-timeBytes:], l.due)
+	for i := range l.entries {
+		e := &l.entries[i]
+		var head [entryHeader]byte
+		putTime(head[:], e.Start)
+		putTime(head[timeBytes:], e.End)
+		if e.handed {
+			head[2*timeBytes] = 1
+		}
+		dst = append(dst, head[:]...)
+		dst = append(binary.AppendUvarint(dst, uint64(len(e.state))), e.state...)
+	}
+	return dst
+}
+
+var errList = errors.New("a list of windows is damaged")
+
+// decode reads a list; nil is the empty one.
+func (l *list) decode(b []byte) error {
+	l.due, l.entries = never, l.entries[:0]
+	if b == nil {
+		return nil
+	}
+	if len(b) < listHeader {
+		return errList
+	}
+	l.due = getTime(b)
+	for b = b[listHeader:]; len(b) > 0; {
+		if len(b) < entryHeader {
+			return errList
+		}
+		e := listEntry{Span: window.Span{Start: getTime(b), End: getTime(b[timeBytes:])}, handed: b[2*timeBytes] != 0}
+		b = b[entryHeader:]
+		n, size := binary.Uvarint(b)
+		if size <= 0 || n > uint64(len(b)-size) {
+			return errList
+		}
+		e.state, b = b[size:size+int(n):size+int(n)], b[size+int(n):]
+		l.entries = append(l.entries, e)
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package topology
+
+import (
+	"fmt"
+
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/window"
+)
+
+// windowTable is an aggregate over tumbling or hopping windows in one task. The store has one key for each window
+// and key: start ‖ key (docs/format.md). The windows of one start are neighbours, the oldest first: they leave from the
+// low end, and what is still open is never looked at for that.
+type windowTable[K, V, G, A, R any] struct {
+	*windowed[K, V, G, A, R]
+	// from is where the store begins to hold anything: all before it was closed. Without it each look at
+	// the low end would pass over the graves of all that was deleted there since the last compaction.
+	from []byte
+	edge [timeBytes]byte // backs from
+	own  []byte          // the key of the record in hand
+}
+
+func newWindowTable[K, V, G, A, R any](c *instance, n *node, x *windowed[K, V, G, A, R]) step[K, V] {
+	s := &windowTable[K, V, G, A, R]{windowed: x}
+	c.addTimed(n, s)
+	s.connect(c, n)
+	return s.handle
+}
+
+func (s *windowTable[K, V, G, A, R]) handle(r *record.Record[K, V]) error {
+	at, key, err := s.begin(r, timeBytes)
+	if err != nil || key == nil {
+		return err
+	}
+	first, last := s.windows.Starts(at)
+	size := s.windows.Size()
+	if s.closed(last.Add(size)) {
+		return s.tooLate(r, last.Add(size))
+	}
+	if first != last {
+		s.own = append(s.own[:0], key...) // what follows encodes keys, too
+		key = s.own
+	}
+	ordinal := uint32(0)
+	for start := first; start <= last; start = start.Add(s.windows.Every()) {
+		span := window.Span{Start: start, End: start.Add(size)}
+		if s.closed(span.End) {
+			continue
+		}
+		putTime(key, start)
+		if err := s.put(r, key, span, ordinal); err != nil {
+			return err
+		}
+		ordinal++
+	}
+	return nil
+}
+
+// put puts the record into one window.
+func (s *windowTable[K, V, G, A, R]) put(r *record.Record[K, V], key []byte, span window.Span, ordinal uint32) error {
+	old, found, err := s.cells.get(key)
+	if err != nil {
+		return err
+	}
+	next, changed, err := s.add(old, !found, r)
+	if err != nil || !changed {
+		return err
+	}
+	if err := s.cells.put(key, next); err != nil {
+		return err
+	}
+	s.next = min(s.next, s.windows.ClosesAt(span.End))
+	if s.onClose {
+		return nil
+	}
+	return s.update(r, span, next, ordinal)
+}
+
+// Reset implements Timed.
+func (s *windowTable[K, V, G, A, R]) Reset(m Moment) {
+	s.windowed.Reset(m)
+	s.from = nil
+}
+
+// Fire implements Timed: it closes one window of one key.
+func (s *windowTable[K, V, G, A, R]) Fire(quiet bool) (did bool, err error) {
+	defer s.c.rescue(&err)
+	if len(s.due) == 0 {
+		if err := s.find(); err != nil || len(s.due) == 0 {
+			return false, err
+		}
+	}
+	p := s.due[0]
+	if err := s.cells.delete(p.key); err != nil {
+		return false, err
+	}
+	if s.onClose && !quiet {
+		start := getTime(p.key)
+		a, err := decodeState(s.cells, s.cells.values, false, p.value)
+		if err != nil {
+			return false, err
+		}
+		if err := s.close(p.key[timeBytes:], window.Span{Start: start, End: start.Add(s.windows.Size())}, a); err != nil {
+			return false, err
+		}
+	}
+	s.done()
+	return true, nil
+}
+
+// find looks for windows that are due.
+func (s *windowTable[K, V, G, A, R]) find() error {
+	var broken error
+	err := s.lookUp(s.from, s.onClose, func(key []byte) (window.Millis, bool) {
+		if len(key) < timeBytes {
+			broken = fmt.Errorf("a key of %d bytes", len(key))
+			return 0, false
+		}
+		return s.windows.ClosesAt(getTime(key).Add(s.windows.Size())), true
+	})
+	if err == nil && broken != nil {
+		err = s.op.fault("read state", broken)
+	}
+	if err == nil && len(s.due) == 0 {
+		// All that is open begins after this: an older record is late.
+		putTime(s.edge[:], s.w.Add(-s.windows.GracePeriod()-s.windows.Size()))
+		s.from = s.edge[:]
+	}
+	return err
+}
