@@ -58,6 +58,9 @@ type node struct {
 	// windows before it, which hold records back.
 	lag time.Duration
 
+	// check finds mistakes that show only when all outputs are known. May be nil.
+	check func(note func(rule, what string))
+
 	// instantiate makes the operator for one task: a step[K, V] of its input's types, or the entry
 	// of a source.
 	instantiate func(c *instance, n *node) any
@@ -156,6 +159,16 @@ func (b *Builder) add(n *node, inputs ...upstream) *node {
 		n.lag = max(n.lag, o.from.lag)
 	}
 	return n
+}
+
+// uses says whether anything follows a port.
+func (n *node) uses(port int) bool {
+	for _, e := range n.outputs {
+		if e.port == port {
+			return true
+		}
+	}
+	return false
 }
 
 func (b *Builder) problem(n *node, rule, what string) {

@@ -91,10 +91,38 @@ func OnDuplicate(a Action) DedupSetting {
 // it), ExpectedIDs, FalsePositiveRate, ScopePartition or ScopeStream (with Partitions),
 // ComparePayload, OnMissingID, OnConflict, OnTooLate, OnDuplicate, OnError.
 func Dedup[K, V any](s *Stream[K, V], name string, opts ...DedupOption) *Stream[K, V] {
+	return DedupSplit(s, name, opts...).Unique
+}
+
+// Deduped are the outputs of a dedup operator. Each record goes to one of them, as it is. What goes to a stream that
+// is used is handled: it is neither dropped nor an error, and the option for it must not be given. What is not used is as in
+// Dedup.
+type Deduped[K, V any] struct {
+	// Unique are the first records of their IDs.
+	Unique *Stream[K, V]
+	// Duplicate are the later ones, with the header "streamd-duplicate". (Without it: OnDuplicate.)
+	Duplicate *Stream[K, V]
+	// Conflict are records with a known ID and another payload; needs ComparePayload. (Without it: OnConflict.)
+	Conflict *Stream[K, V]
+	// TooLate are records that are too old to be judged. (Without it: OnTooLate.)
+	TooLate *Stream[K, V]
+}
+
+// The ports of a dedup operator.
+const (
+	uniquePort = iota
+	duplicatePort
+	conflictPort
+	tooLatePort
+	dedupPorts
+)
+
+// DedupSplit is Dedup with the records that are no unique ones as streams, for audits or for another treatment.
+func DedupSplit[K, V any](s *Stream[K, V], name string, opts ...DedupOption) Deduped[K, V] {
 	b := s.b
 	name = b.stateName(kindDedup, name)
 	o := collect(opts)
-	n := &node{kind: kindDedup, name: name, opts: o}
+	n := &node{kind: kindDedup, name: name, opts: o, ports: dedupPorts, freePorts: duplicatePort}
 	n.dedup = &DedupSpec{Name: name, Config: dedup.Config{
 		Retention: o.retention, ExpectedIDs: o.expectedIDs, FalsePositiveRate: o.falsePositiveRate, Payload: o.comparePayload,
 	}}
@@ -129,10 +157,34 @@ func Dedup[K, V any](s *Stream[K, V], name string, opts ...DedupOption) *Stream[
 			compare: o.comparePayload, values: values, o: o,
 		}
 		d.count(c, n)
+		for port := duplicatePort; port < dedupPorts; port++ {
+			if n.uses(port) {
+				d.side[port] = downstream[K, V](c, n, port)
+			}
+		}
 		return step[K, V](d.handle)
 	}
-	return s.after(n)
+	n.check = func(note func(rule, what string)) {
+		given := [dedupPorts]Action{duplicatePort: o.onDuplicate, conflictPort: o.onConflict, tooLatePort: o.onTooLate}
+		for port, action := range given {
+			if action != ActionDefault && n.uses(port) {
+				note("option", sideNames[port]+" is used: the option that says what becomes of such records has no meaning")
+			}
+		}
+		if n.uses(conflictPort) && !o.comparePayload {
+			note("option", "Conflict is used, but without ComparePayload there are none")
+		}
+	}
+	out := func(port int) *Stream[K, V] {
+		t := s.after(n)
+		t.port = port
+		return t
+	}
+	return Deduped[K, V]{Unique: out(uniquePort), Duplicate: out(duplicatePort), Conflict: out(conflictPort), TooLate: out(tooLatePort)}
 }
+
+// sideNames are the names of the ports, as a user knows them.
+var sideNames = [dedupPorts]string{"Unique", "Duplicate", "Conflict", "TooLate"}
 
 // dedupStep is a Dedup in one task.
 type dedupStep[K, V any] struct {
@@ -144,6 +196,7 @@ type dedupStep[K, V any] struct {
 	compare              bool
 	values               serde.Serde[V] // nil: the source's bytes are the value's
 	o                    options
+	side                 [dedupPorts]step[K, V] // nil: not used
 
 	checked, committed, open, conflict, tooLate *uint64
 	missing                                     [Forward + 1]*uint64             // by action
@@ -192,12 +245,20 @@ func (d *dedupStep[K, V]) handle(r *record.Record[K, V]) error {
 		return d.duplicate(r, ans.SeenAt)
 	case dedup.Conflict:
 		*d.conflict++
+		if side := d.side[conflictPort]; side != nil {
+			*d.op.out++
+			return side(r)
+		}
 		if d.o.onConflict == Drop {
 			return nil
 		}
 		return d.op.failAs(d.o.onConflict.policy(d.op.policy), fmt.Errorf("%w (first seen about %s)", ErrConflict, ans.SeenAt.UTC().Format(time.RFC3339)))
 	}
 	*d.tooLate++
+	if side := d.side[tooLatePort]; side != nil {
+		*d.op.out++
+		return side(r)
+	}
 	switch d.o.onTooLate {
 	case Drop:
 		return nil
@@ -219,13 +280,17 @@ func (d *dedupStep[K, V]) withoutID(r *record.Record[K, V], why error) error {
 }
 
 func (d *dedupStep[K, V]) duplicate(r *record.Record[K, V], seen time.Time) error {
-	if d.o.onDuplicate != Forward {
-		return nil
+	to := d.side[duplicatePort]
+	if to == nil {
+		if d.o.onDuplicate != Forward {
+			return nil
+		}
+		to = d.forward
 	}
 	d.out = *r
 	d.out.Headers = d.c.withHeader(r.Headers, DuplicateHeader, []byte(seen.UTC().Format(time.RFC3339)))
 	*d.op.out++
-	return d.forward(&d.out)
+	return to(&d.out)
 }
 
 // nullPayload stands for a tombstone, which is another payload than an empty value.

@@ -121,7 +121,7 @@ var ErrLate = errors.New("later than its windows are kept open")
 // aggregator is what an aggregate does. A is the value that is kept, R what is handed on.
 type aggregator[K, V, A, R any] struct {
 	// add puts a record to the value; first: there is none yet, and old is the zero value. If it does not change the
-	// value, nothing is handed on.
+	// value, nothing is handed on, and the record counts as filtered.
 	add func(old A, first bool, r *record.Record[K, V]) (next A, changed bool, err error)
 	// merge makes one of two values; nil: that is not possible. a's records are the earlier ones.
 	merge  func(a, b A) (A, error)
@@ -179,7 +179,7 @@ func newAggregate[K, V, G, A, R any](in Grouped[K, V, G], name string, a aggrega
 
 // plainAggregate is an aggregate without windows in one task.
 func plainAggregate[K, V, G, A, R any](c *instance, n *node, store *KeyValueStore[K, A], a aggregator[K, V, A, R], g grouping[K, V, G]) any {
-	op, nullKey, out := c.operator(n), c.counter(CounterNullKey, n), new(record.Record[G, R])
+	op, nullKey, filtered, out := c.operator(n), c.counter(CounterNullKey, n), c.counter(CounterFiltered, n), new(record.Record[G, R])
 	forward, cells := downstream[G, R](c, n, 0), store.in(c, op)
 	return step[K, V](func(r *record.Record[K, V]) error {
 		*op.in++
@@ -205,6 +205,7 @@ func plainAggregate[K, V, G, A, R any](c *instance, n *node, store *KeyValueStor
 			return op.fail(err)
 		}
 		if !changed {
+			*filtered++
 			return nil
 		}
 		if err := cells.put(key, next); err != nil {

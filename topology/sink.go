@@ -90,10 +90,19 @@ type writer[K, V any] struct {
 	values serde.Serde[V]
 	header string // for the ID; empty: none
 	mem    memory
+	// part is the part of an encoded key that decides on the partition; nil: all of it.
+	part func(key []byte) []byte
 }
 
+// partitioner is a Serde of keys that are partitioned by a part of them, as the windows of one key belong together.
+type partitioner interface{ PartitionBytes(key []byte) []byte }
+
 func newWriter[K, V any](c *instance, n *node, op *operator, keys serde.Serde[K], values serde.Serde[V], header string) *writer[K, V] {
-	return &writer[K, V]{c: c, op: op, encode: op.during(StageEncode), sink: c.sinks[n], keys: keys, values: values, header: header, mem: memory{rt: c.rt, room: leastRoom}}
+	w := &writer[K, V]{c: c, op: op, encode: op.during(StageEncode), sink: c.sinks[n], keys: keys, values: values, header: header, mem: memory{rt: c.rt, room: leastRoom}}
+	if p, ok := keys.(partitioner); ok && c.env != nil {
+		w.part = p.PartitionBytes
+	}
+	return w
 }
 
 // errNotAppended is the answer to a Serde that lost what stood in its dst.
@@ -125,6 +134,9 @@ func (w *writer[K, V]) write(r *record.Record[K, V], p record.Partition) error {
 		b = value
 	}
 	valueEnd := len(b)
+	if w.part != nil && p == anyPartition && key != nil {
+		p = record.PartitionForKey(w.part(key), w.c.env.Partitions(w.sink))
+	}
 	out := SinkRecord{Timestamp: r.Timestamp, Headers: r.Headers, Partition: p}
 	if w.header != "" {
 		b = r.Identity.AppendID(b)

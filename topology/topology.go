@@ -180,6 +180,9 @@ func check(b *Builder, t *Topology) []*Problem {
 			topics[n.source.Topic] = n
 		}
 		checkUse(n, note)
+		if n.check != nil {
+			n.check(func(rule, what string) { note(n.name, rule, "%s", what) })
+		}
 	}
 	checkStores(t, note)
 	return found

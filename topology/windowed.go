@@ -23,11 +23,11 @@ type windowed[K, V, G, A, R any] struct {
 	forward step[G, R]
 	onClose bool
 
-	late    step[K, V] // nil: the policy decides
-	onLate  Action
-	nullKey *uint64
-	dropped *uint64
-	lag     time.Duration // of the records that come, behind the watermark
+	late   step[K, V] // nil: the policy decides
+	onLate Action
+
+	nullKey, dropped, filtered *uint64
+	lag                        time.Duration // of the records that come, behind the watermark
 
 	w window.Millis // the watermark here
 	// next is a lower bound for the watermark at which something is due, unknown if that must be looked up.
@@ -55,7 +55,7 @@ func newWindowed[K, V, G, A, R any](c *instance, n *node, store *KeyValueStore[K
 	op := c.operator(n)
 	return &windowed[K, V, G, A, R]{
 		c: c, op: op, windows: g.windowed.windows, agg: a, cells: store.in(c, op), keys: g.s.keys, group: g.group,
-		onClose: n.opts.emit == emitClose, onLate: n.opts.onLate, nullKey: c.counter(CounterNullKey, n), dropped: c.counter(CounterLate, n),
+		onClose: n.opts.emit == emitClose, onLate: n.opts.onLate, nullKey: c.counter(CounterNullKey, n), dropped: c.counter(CounterLate, n), filtered: c.counter(CounterFiltered, n),
 		lag: lag, w: window.NoTime, next: unknown,
 	}
 }
@@ -63,10 +63,8 @@ func newWindowed[K, V, G, A, R any](c *instance, n *node, store *KeyValueStore[K
 // connect finds what follows. It comes after addTimed: the order is of no importance to it.
 func (s *windowed[K, V, G, A, R]) connect(c *instance, n *node) {
 	s.forward = downstream[G, R](c, n, 0)
-	for _, e := range n.outputs {
-		if e.port == latePort {
-			s.late = downstream[K, V](c, n, latePort)
-		}
+	if n.uses(latePort) {
+		s.late = downstream[K, V](c, n, latePort)
 	}
 }
 
@@ -97,9 +95,8 @@ func (s *windowed[K, V, G, A, R]) closed(end window.Millis) bool {
 // begin finds the moment and the key of a record; prefix is the room before the key. A nil key: the record is dropped.
 func (s *windowed[K, V, G, A, R]) begin(r *record.Record[K, V], prefix int) (at window.Millis, key []byte, err error) {
 	*s.op.in++
-	at, ok := window.Of(r.Timestamp)
-	if !ok {
-		return 0, nil, s.op.fail(fmt.Errorf("its time %d ms is outside of the years 1 to 9999: it belongs to no window", r.Timestamp.UnixMilli()))
+	if at, err = momentOf(r.Timestamp); err != nil {
+		return 0, nil, s.op.fail(err)
 	}
 	key, err = s.cells.keyBehind(prefix, r.Key)
 	if err == nil && key == nil {

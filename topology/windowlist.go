@@ -107,7 +107,11 @@ func (s *windowList[K, V, G, A, R]) session(r *record.Record[K, V], at window.Mi
 	if err := s.store(from, to, listEntry{Span: merged}, next); err != nil {
 		return err
 	}
-	if s.onClose || !changed && to-from <= 1 {
+	if !changed && to-from <= 1 {
+		*s.filtered++
+		return nil
+	}
+	if s.onClose {
 		return nil
 	}
 	return s.update(r, merged, next, 0)
@@ -129,8 +133,12 @@ func (s *windowList[K, V, G, A, R]) slide(r *record.Record[K, V], at window.Mill
 		return err
 	}
 	next, changed, err := s.add(old, !found, r)
-	if err != nil || !changed {
+	if err != nil {
 		return err
+	}
+	if !changed {
+		*s.filtered++
+		return nil
 	}
 	if err := s.store(from, to, entry, next); err != nil || s.onClose {
 		return err

@@ -40,39 +40,44 @@ func (s *windowTable[K, V, G, A, R]) handle(r *record.Record[K, V]) error {
 		s.own = append(s.own[:0], key...) // what follows encodes keys, too
 		key = s.own
 	}
-	ordinal := uint32(0)
+	ordinal, same := uint32(0), true
 	for start := first; start <= last; start = start.Add(s.windows.Every()) {
 		span := window.Span{Start: start, End: start.Add(size)}
 		if s.closed(span.End) {
 			continue
 		}
 		putTime(key, start)
-		if err := s.put(r, key, span, ordinal); err != nil {
+		changed, err := s.put(r, key, span, ordinal)
+		if err != nil {
 			return err
 		}
+		same = same && !changed
 		ordinal++
+	}
+	if same {
+		*s.filtered++
 	}
 	return nil
 }
 
 // put puts the record into one window.
-func (s *windowTable[K, V, G, A, R]) put(r *record.Record[K, V], key []byte, span window.Span, ordinal uint32) error {
+func (s *windowTable[K, V, G, A, R]) put(r *record.Record[K, V], key []byte, span window.Span, ordinal uint32) (changed bool, err error) {
 	old, found, err := s.cells.get(key)
 	if err != nil {
-		return err
+		return false, err
 	}
 	next, changed, err := s.add(old, !found, r)
 	if err != nil || !changed {
-		return err
+		return false, err
 	}
 	if err := s.cells.put(key, next); err != nil {
-		return err
+		return false, err
 	}
 	s.next = min(s.next, s.windows.ClosesAt(span.End))
 	if s.onClose {
-		return nil
+		return true, nil
 	}
-	return s.update(r, span, next, ordinal)
+	return true, s.update(r, span, next, ordinal)
 }
 
 // Reset implements Timed.
