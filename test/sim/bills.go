@@ -23,6 +23,7 @@ const (
 	sumsTopic   = "region-sums"
 	notesTopic  = "notes" // through a task without state: only the committed offsets hold its position
 	copyTopic   = "notes-copy"
+	deadTopic   = "dead" // bills that cannot be read, as they came
 	onceTopic   = "once" // of the wide topology: each ID once, whatever partition it came in
 	idHeader    = "id"
 	window      = time.Hour
@@ -35,7 +36,12 @@ type bill struct {
 	at                  time.Time
 }
 
-func (b bill) value() string { return b.id + "|" + b.region + "|" + strconv.FormatInt(b.cents, 10) }
+func (b bill) value() string {
+	if strings.HasPrefix(b.id, "bad-") {
+		return b.id + "|not a bill"
+	}
+	return b.id + "|" + b.region + "|" + strconv.FormatInt(b.cents, 10)
+}
 
 func parseBill(account, value string) (bill, error) {
 	f := strings.Split(value, "|")
@@ -166,6 +172,7 @@ type loader struct {
 	gap        time.Duration // longest, between two bursts
 	notes      [][]string    // by partition
 	noLate     bool
+	bad        int  // such that cannot be read: to be dead letters, each time
 	twins      bool // the same ID in two partitions
 	resend     int  // so many of what was made before come again in the next burst
 	duplicates int  // sent again in the same partition: to be dropped
@@ -192,9 +199,7 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 	l.next = now.Add(time.Duration(l.rng.Int64N(int64(l.gap))))
 	by := make([][]broker.Record, l.partitions)
 	put := func(s sent) {
-		by[s.partition] = append(by[s.partition], broker.Record{
-			Timestamp: s.at, Key: []byte(s.account), Value: []byte(s.value()), Headers: record.Headers{{Key: idHeader, Value: []byte(s.id)}},
-		})
+		by[s.partition] = append(by[s.partition], s.record())
 		l.log[s.partition] = append(l.log[s.partition], s.bill)
 	}
 	again := func(s sent) {
@@ -220,6 +225,10 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 			s.id = "late-" + s.id
 			l.late++
 			put(s)
+			continue
+		}
+		if l.rng.IntN(60) == 0 {
+			l.sendBad(s, put)
 			continue
 		}
 		put(s)
@@ -255,6 +264,27 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 	}
 }
 
+// send appends one bill at once.
+func (l *loader) send(s sent) {
+	l.b.Append(l.input(s.partition), s.record())
+	l.log[s.partition] = append(l.log[s.partition], s.bill)
+}
+
+// record is the bill as it is sent.
+func (s sent) record() broker.Record {
+	return broker.Record{Timestamp: s.at, Key: []byte(s.account), Value: []byte(s.value()), Headers: record.Headers{{Key: idHeader, Value: []byte(s.id)}}}
+}
+
+// sendBad sends a bill that no operator can add up, sometimes twice: a record that fails leaves nothing,
+// neither its output of before nor its ID.
+func (l *loader) sendBad(s sent, put func(sent)) {
+	s.id = "bad-" + s.id
+	for n := 1 + l.rng.IntN(2); n > 0; n-- {
+		put(s)
+		l.bad++
+	}
+}
+
 // keyOf is a key that belongs to a partition, so that a copy goes to the same one.
 func (l *loader) keyOf(partition int) []byte {
 	for i := 0; ; i++ {
@@ -269,7 +299,7 @@ func (l *loader) bill(now time.Time) sent {
 	account := l.rng.IntN(1 + l.rng.IntN(l.accounts)) // skewed to the low ones
 	name := fmt.Sprintf("acc-%d", account)
 	s := sent{bill: bill{
-		id: fmt.Sprintf("b%d", len(l.made)+l.late), account: name, region: fmt.Sprintf("r%d", account%5),
+		id: fmt.Sprintf("b%d", len(l.made)+l.late+l.bad), account: name, region: fmt.Sprintf("r%d", account%5),
 		cents: int64(1 + l.rng.IntN(1000)), at: now,
 	}, partition: int(record.PartitionForKey([]byte(name), int32(l.partitions)))}
 	if l.rng.IntN(8) == 0 {

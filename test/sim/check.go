@@ -33,9 +33,9 @@ func (w *world) inputTopics() []string {
 // outputTopics are what a reader of the results sees.
 func (w *world) outputTopics() []string {
 	if w.conf.Wide {
-		return []string{echoTopic, totalsTopic, sumsTopic, copyTopic, onceTopic}
+		return []string{echoTopic, totalsTopic, sumsTopic, copyTopic, deadTopic, onceTopic}
 	}
-	return []string{echoTopic, totalsTopic, sumsTopic, copyTopic}
+	return []string{echoTopic, totalsTopic, sumsTopic, copyTopic, deadTopic}
 }
 
 // allTopics are all topics of the run, internal ones included.
@@ -145,6 +145,7 @@ func (w *world) check() {
 	w.checkTotals(o)
 	w.checkSums(o)
 	w.checkNotes()
+	w.checkDead()
 	w.checkOnce()
 	w.checkTasks()
 	w.checkCounters(o)
@@ -167,7 +168,7 @@ func (w *world) oracle() *oracle {
 		accounts := map[string]total{}
 		var accepted []bill
 		for _, x := range w.load.log[p] {
-			if seen[x.id] || strings.HasPrefix(x.id, "late-") {
+			if seen[x.id] || strings.HasPrefix(x.id, "late-") || strings.HasPrefix(x.id, "bad-") {
 				continue
 			}
 			seen[x.id] = true
@@ -323,6 +324,25 @@ func (w *world) checkNotes() {
 	}
 }
 
+// checkDead is C1 for the records that no operator can handle: a dead letter each time, in order, with the
+// bytes that came.
+func (w *world) checkDead() {
+	for p, log := range w.load.log {
+		var want, got []string
+		for _, x := range log {
+			if strings.HasPrefix(x.id, "bad-") {
+				want = append(want, x.account+" "+x.value())
+			}
+		}
+		for _, r := range w.b.Committed(record.TopicPartition{Topic: deadTopic, Partition: record.Partition(p)}) {
+			got = append(got, string(r.Key)+" "+string(r.Value))
+		}
+		if !slices.Equal(got, want) {
+			w.fail("C1: dead letters of partition %d: %s", p, firstDifference(got, want))
+		}
+	}
+}
+
 // checkOnce is C1 for the dedup over all partitions: each ID once, whichever partition it came in.
 func (w *world) checkOnce() {
 	if !w.conf.Wide {
@@ -331,16 +351,19 @@ func (w *world) checkOnce() {
 	want, got := map[string]bool{}, map[string]bool{}
 	for _, log := range w.load.log {
 		for _, x := range log {
-			want[x.id] = true
+			// One operator that fails undoes the record everywhere in its sub-topology.
+			if !strings.HasPrefix(x.id, "bad-") {
+				want[x.id] = true
+			}
 		}
 	}
 	w.each([]string{onceTopic}, func(tp record.TopicPartition) {
 		for _, r := range w.b.Committed(tp) {
-			x, err := parseBill(string(r.Key), string(r.Value))
-			if err != nil || got[x.id] || !want[x.id] {
-				w.fail("C1: %s@%d: bill %s is there again, or was never sent (%v)", tp, r.Offset, x.id, err)
+			id, _, _ := strings.Cut(string(r.Value), "|")
+			if got[id] || !want[id] {
+				w.fail("C1: %s@%d: bill %s is there again, or was never sent", tp, r.Offset, id)
 			}
-			got[x.id] = true
+			got[id] = true
 		}
 	})
 	if len(got) != len(want) {
@@ -484,7 +507,7 @@ func (w *world) checkCounters(o *oracle) {
 			checked += op.Counters[string(topology.CounterChecked)]
 		}
 	}
-	sent := w.load.duplicates + w.load.late
+	sent := w.load.duplicates + w.load.late + w.load.bad
 	for _, accepted := range o.accepted {
 		sent += len(accepted)
 	}

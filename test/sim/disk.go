@@ -20,8 +20,9 @@ import (
 type disk struct {
 	tasks   map[string]*diskTask
 	journal []written
-	full    int // how many of the next writes fail for lack of space
-	low     int // how often the next looks at the free space see too little
+	full    int  // how many of the next writes fail for lack of space
+	spoil   bool // when the process dies, the filters of its sealed IDs are damaged
+	low     int  // how often the next looks at the free space see too little
 }
 
 // written is one write: a batch, or a reset if there is none.
@@ -71,6 +72,36 @@ func (d *disk) damage(n int) {
 	names := slices.Sorted(maps.Keys(d.tasks))
 	if len(names) > 0 {
 		d.write(written{task: names[n%len(names)]})
+	}
+}
+
+// spoilFilters damages the snapshots of all filters: one in three is gone, one cut short, one has a bit flipped.
+func (d *disk) spoilFilters() {
+	n := 0
+	for _, name := range slices.Sorted(maps.Keys(d.tasks)) {
+		for _, op := range slices.Sorted(maps.Keys(d.tasks[name].ids)) {
+			log := d.tasks[name].ids[op]
+			gens, err := log.Generations()
+			if err != nil {
+				panic(err)
+			}
+			for _, g := range gens {
+				b, _ := log.Filter(g.Number)
+				if b = bytes.Clone(b); len(b) == 0 {
+					continue
+				}
+				n++
+				switch n % 3 {
+				case 0:
+					b = nil
+				case 1:
+					b = b[:len(b)/2]
+				default: // as if the first half had not been written
+					clear(b[len(b)/2:])
+				}
+				log.SetFilter(g.Number, b)
+			}
+		}
 	}
 }
 

@@ -106,6 +106,14 @@ func whats() []what {
 			w.killFor(o, f.Duration)
 			o.disk.damage(f.Target)
 		}},
+		// The snapshots of the filters are not trusted: they are checked, and built anew if they are bad. It takes
+		// IDs that are sealed, and a process that starts afterwards.
+		{"filters damaged", 2, nil, func(w *world, f Fault) {
+			w.hour(Fault{Duration: window / 3})
+			o := w.target(f.Target)
+			o.disk.spoil = true
+			w.traps = append(w.traps, &trap{Fault{What: "death", Point: "commit.prepared", Duration: time.Second}, 3})
+		}},
 		{"epochs run out", 1, nil, func(w *world, f Fault) {
 			o := w.target(f.Target)
 			w.killFor(o, f.Duration)
@@ -175,7 +183,7 @@ func (w *world) jump(d time.Duration) {
 
 // jumps says whether a fault lets much time pass at once.
 func (f Fault) jumps() bool {
-	return f.What == "long night" || f.What == "an hour" || f.What == "death" && f.Point == "seal.step"
+	return f.What == "long night" || f.What == "an hour" || f.What == "filters damaged" || f.What == "death" && f.Point == "seal.step"
 }
 
 // hour lets nearly as much time pass as IDs are remembered, and repeats what was sent before: near the

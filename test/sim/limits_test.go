@@ -64,7 +64,7 @@ func TestBrokenLimits(t *testing.T) {
 			w.b.Group(group).SetOffsets(broker.OffsetCommit{TopicPartition: bills, Next: 0})
 		}, ""},
 		{"CRASH 47 the group's offset was set forward by a tool", func(w *world) {
-			w.load.b.Append(bills, broker.Record{Timestamp: w.now(), Key: []byte("acc-0"), Value: []byte("extra|r0|5"), Headers: record.Headers{{Key: idHeader, Value: []byte("extra")}}})
+			w.load.send(sent{bill: bill{id: "extra", account: "acc-0", region: "r0", cents: 5, at: w.now()}})
 			w.b.Group(group).SetOffsets(broker.OffsetCommit{TopicPartition: bills, Next: end(w, bills)})
 		}, ""},
 		{"CRASH 7 a late request moved the offset back", func(w *world) {

@@ -14,6 +14,7 @@ import (
 	"github.com/streamd/streamd/internal/simbroker"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/topology"
 )
 
 // owner is one instance: its disk, and its process if one lives. A process is a coroutine that stops at
@@ -132,7 +133,10 @@ func (o *owner) main() error {
 		Incarnation: func() uint64 { o.w.incarnations++; return o.w.incarnations },
 		Metrics:     metrics(),
 		Point:       func(name string) { o.w.point(name); o.stop("point " + name) },
-	}, append([]processor.Option{processor.WithTransactionLimits(0, 0, transactionTimeout)}, o.w.conf.Options...)...)
+	}, append([]processor.Option{
+		processor.WithTransactionLimits(0, 0, transactionTimeout),
+		processor.WithErrorPolicy(topology.PolicyDeadLetter, deadTopic),
+	}, o.w.conf.Options...)...)
 	if err != nil {
 		return err
 	}

@@ -319,6 +319,10 @@ func (w *world) died(o *owner) {
 	}
 	w.lastFault = later(w.lastFault, o.restart)
 	o.disk.full, o.disk.low = 0, 0
+	if o.disk.spoil {
+		o.disk.spoil = false
+		o.disk.spoilFilters()
+	}
 }
 
 // exited is told that a process ended with an error.
