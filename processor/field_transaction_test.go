@@ -116,7 +116,7 @@ func TestSlowRecordsEndATransaction(t *testing.T) {
 	w.dense(map[string]int64{"k": n})
 }
 
-// FIELD D7: the limits of a transaction hold for its records too, whatever a task's turn is.
+// FIELD D7: the limits of a transaction hold for its records too, whatever a task's turn is. (CRASH 51)
 func TestTransactionLimitIsKept(t *testing.T) {
 	w := newWorld(t, counting(t, func(counted) {}))
 	w.opts = []Option{WithTransactionLimits(10, 0, 0)}
@@ -161,7 +161,7 @@ func TestNoTransactionIsOpenWhileUserCodeRuns(t *testing.T) {
 }
 
 // FIELD E5: the broker has forgotten the transactional ID during a quiet week. The next record is
-// processed, after one new producer ID.
+// processed, after one new producer ID. (CRASH 27)
 func TestForgottenTransactionalID(t *testing.T) {
 	w := newWorld(t, counting(t, func(counted) {}))
 	s := w.live()
@@ -262,7 +262,7 @@ func TestRetentionOvertakesALiveProcess(t *testing.T) {
 	wantError(t, err, ErrOffsets, "begins at 40", "records were deleted")
 }
 
-// FIELD I6: a record that passes two dedup operators does not see itself.
+// FIELD I6: a record that passes two dedup operators does not see itself. (CRASH 46)
 func TestTwoDedupsInARow(t *testing.T) {
 	b := topology.New("app")
 	in := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"))

@@ -124,7 +124,7 @@ func TestDiskFillsUpDuringASeal(t *testing.T) {
 	}
 }
 
-// TestDropOfAPausedTask: what was read under an old generation is dropped, also while the disk is full.
+// TestDropOfAPausedTask: what was read under an old generation is dropped, also while the disk is full. (CRASH 16)
 func TestDropOfAPausedTask(t *testing.T) {
 	w := newWorld(t, totals(t))
 	s := w.live()

@@ -159,6 +159,7 @@ func (w *world) records(topic string) (out []broker.Record) {
 	return out
 }
 
+// CRASH 14, 51
 func TestPolicies(t *testing.T) {
 	for _, c := range []struct {
 		bad    string // the value of the bad record

@@ -178,7 +178,7 @@ const (
 )
 
 // Every damage is either found at the start or harmless: never is a position served without what
-// belongs to it.
+// belongs to it. (CRASH 36)
 func TestDamage(t *testing.T) {
 	im := makeImages(t)
 	type damage struct {
@@ -405,7 +405,7 @@ func rewriteJSON(t testing.TB, dir, name string, change func(map[string]any)) {
 	must(t, writeJSON(dir, name, v))
 }
 
-// Each reason to refuse leaves the directory as it is.
+// Each reason to refuse leaves the directory as it is. (CRASH 35)
 func TestRefuse(t *testing.T) {
 	dir := t.TempDir()
 	l := openTest(t, testOptions(dir))
@@ -711,7 +711,7 @@ func TestStatesOnly(t *testing.T) {
 	}
 }
 
-// Another boot of the machine is trusted only after a clean stop, or if every commit was synced.
+// Another boot of the machine is trusted only after a clean stop, or if every commit was synced. (CRASH 12)
 func TestOtherBoot(t *testing.T) {
 	for _, power := range []bool{false, true} {
 		o := testOptions(t.TempDir())

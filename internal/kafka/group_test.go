@@ -163,7 +163,7 @@ func TestRebalanceDisturbsOnlyWhatMoves(t *testing.T) {
 	}
 }
 
-// TestSoftGate: while another member's join is pending, commits with the old generation go on.
+// TestSoftGate: while another member's join is pending, commits with the old generation go on. (CRASH 15)
 func TestSoftGate(t *testing.T) {
 	f := newFake(t, 1)
 	in := makeTopic(t, f.c, 2)

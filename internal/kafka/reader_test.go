@@ -290,7 +290,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// TestCommitDeadline: the deadline ends retries before EndTxn, and then nothing was committed.
+// TestCommitDeadline: the deadline ends retries before EndTxn, and then nothing was committed. (CRASH 26)
 func TestCommitDeadline(t *testing.T) {
 	f := newFake(t, 1)
 	at := tpOf(makeTopic(t, f.c, 1), 0)
