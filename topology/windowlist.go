@@ -101,13 +101,14 @@ func (s *windowList[K, V, G, A, R]) session(r *record.Record[K, V], at window.Mi
 	if err != nil {
 		return err
 	}
+	grown := to-from != 1 || s.spans[from] != merged
 	if !changed {
-		next = old // the session grows all the same
+		next = old // the session grows all the same, and with it the key of its result
 	}
 	if err := s.store(from, to, listEntry{Span: merged}, next); err != nil {
 		return err
 	}
-	if !changed && to-from <= 1 {
+	if !changed && !grown {
 		*s.filtered++
 		return nil
 	}
