@@ -213,6 +213,7 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	rest.Go(func() { member <- e.cluster.Join(memberCtx, a.groupConfig(e), group) })
 	rest.Go(func() { e.purgeLoop(memberCtx) })
 	rest.Go(func() { e.compactLoop(memberCtx) })
+	rest.Go(func() { e.watchLoop(memberCtx) })
 
 	var err error
 	select {

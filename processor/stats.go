@@ -29,6 +29,8 @@ type stats struct {
 	lastCommit  time.Time
 	restored    map[string]uint64 // by store
 	rebalanceAt time.Time         // begin of the rebalance under way
+	failed      map[int]string    // by worker: why its last transaction was not committed
+	stuck       map[string]string // by task: what holds up its input
 }
 
 // taskView is a copy of a task's committed figures.
@@ -41,7 +43,7 @@ type taskView struct {
 }
 
 func newStats(now time.Time) *stats {
-	return &stats{state: Created, started: now, tasks: map[string]taskView{}, open: map[int]time.Time{}, aborts: map[string]uint64{}, restored: map[string]uint64{}}
+	return &stats{state: Created, started: now, tasks: map[string]taskView{}, open: map[int]time.Time{}, aborts: map[string]uint64{}, restored: map[string]uint64{}, failed: map[int]string{}}
 }
 
 func (s *stats) committed(worker int, now time.Time, records int, m *metric.Set) {
@@ -51,6 +53,7 @@ func (s *stats) committed(worker int, now time.Time, records int, m *metric.Set)
 		s.lastCommit = now
 	}
 	delete(s.open, worker)
+	delete(s.failed, worker)
 	s.mu.Unlock()
 	m.Committed(records)
 }
@@ -162,6 +165,9 @@ func (s *stats) status(topo *topology.Topology) Status {
 		Pipeline: topo.Name(), State: s.current(), Reason: s.reason, Instance: s.instance, Started: s.started,
 		Transactions: TransactionStatus{Committed: s.done, Aborted: maps.Clone(s.aborts), LastCommit: s.lastCommit, OldestOpen: s.oldestOpen()},
 	}
+	if out.State == Blocked {
+		out.Reason = s.held()
+	}
 	ops := map[string]*OperatorStatus{}
 	for _, sub := range topo.Subtopologies() {
 		for _, o := range sub.Operators {
@@ -180,6 +186,9 @@ func (s *stats) status(topo *topology.Topology) Status {
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.tasks)) {
 		v := s.tasks[name]
+		if v.status.Reason == "" {
+			v.status.Reason = s.stuck[name]
+		}
 		out.Tasks = append(out.Tasks, v.status)
 		out.Errors = append(out.Errors, v.errors...)
 		for _, c := range v.counters {
@@ -210,7 +219,7 @@ func (s *stats) oldestOpen() (oldest time.Time) {
 	return oldest
 }
 
-// current is the state with regard to the tasks: running only once all of them do.
+// current is the state with regard to the tasks: running only once all of them do and nothing holds them up.
 func (s *stats) current() State {
 	if s.state != Running {
 		return s.state
@@ -221,8 +230,13 @@ func (s *stats) current() State {
 			n++
 		}
 	}
-	if n < s.expected {
+	switch {
+	case len(s.failed) > 0: // also while the tasks recover from it
+		return Blocked
+	case n < s.expected:
 		return Restoring
+	case len(s.stuck) > 0:
+		return Blocked
 	}
 	return Running
 }

@@ -9,18 +9,21 @@ import (
 // State is the state of an App.
 type State string
 
-// The states. Created -> Rebalancing -> Restoring -> Running -> Stopping; Failed from each.
+// The states. Created -> Rebalancing -> Restoring -> Running -> Stopping; Running <-> Blocked; Failed from each.
 const (
 	Created     State = "created"
 	Rebalancing State = "rebalancing"
 	Restoring   State = "restoring"
 	Running     State = "running"
-	Stopping    State = "stopping"
-	Failed      State = "error"
+	// Blocked: all is set, but something outside keeps records from being processed or their results from
+	// being committed: an output topic that is missing, a transaction in the input that nobody ends.
+	Blocked  State = "blocked"
+	Stopping State = "stopping"
+	Failed   State = "error"
 )
 
 // States lists all states in their order, for metrics.
-var states = [...]State{Created, Rebalancing, Restoring, Running, Stopping, Failed}
+var states = [...]State{Created, Rebalancing, Restoring, Running, Blocked, Stopping, Failed}
 
 // TaskState is the state of a task; ARCHITECTURE.md has the transitions.
 type TaskState string
@@ -41,7 +44,7 @@ var taskStates = [...]TaskState{TaskCreated, TaskRestoring, TaskRunning, TaskPau
 type Status struct {
 	Pipeline     string              `json:"pipeline"`
 	State        State               `json:"state"`
-	Reason       string              `json:"reason,omitempty"` // of Failed, or why it waits
+	Reason       string              `json:"reason,omitempty"` // of Failed and Blocked, or why it waits
 	Instance     string              `json:"instance"`
 	Started      time.Time           `json:"started"`
 	Tasks        []TaskStatus        `json:"tasks"`
@@ -50,7 +53,7 @@ type Status struct {
 	Errors       []RecordErrorStatus `json:"errors,omitempty"` // the last ones, oldest first
 }
 
-// Ready says whether all owned tasks run.
+// Ready says whether all owned tasks run and nothing holds them up.
 func (s Status) Ready() bool { return s.State == Running }
 
 // TaskStatus is one task that this process owns.
