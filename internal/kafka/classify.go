@@ -28,6 +28,7 @@ const (
 	reqCoordinator     request = "find coordinator"
 	reqJoin            request = "join group"
 	reqLeave           request = "leave group"
+	reqHeartbeat       request = "heartbeat"
 	reqConnect         request = "connect"
 )
 

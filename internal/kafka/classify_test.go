@@ -143,7 +143,7 @@ func TestClassifyEveryCode(t *testing.T) {
 	specials := withRules(special)
 	requests := []request{
 		reqInit, reqAddPartitions, reqAddOffsets, reqProduce, reqTxnOffsetCommit, reqEndTxn, reqFetch, reqListOffsets, reqOffsetFetch,
-		reqMetadata, reqConfigs, reqCreateTopic, reqDeleteRecords, reqCoordinator, reqJoin, reqLeave, reqConnect,
+		reqMetadata, reqConfigs, reqCreateTopic, reqDeleteRecords, reqCoordinator, reqJoin, reqLeave, reqHeartbeat, reqConnect,
 	}
 	named := 0
 	for code := sarama.KError(-1); code <= 130; code++ {

@@ -51,7 +51,7 @@ func Open(ctx context.Context, conf Config) (*Cluster, error) {
 	}
 	for _, r := range []request{
 		reqInit, reqFetch, reqMetadata, reqJoin, reqCoordinator, reqListOffsets, reqOffsetFetch, reqDeleteRecords, reqCreateTopic, reqConfigs,
-		reqLeave, reqProduce, reqConnect,
+		reqLeave, reqHeartbeat, reqProduce, reqConnect,
 	} {
 		c.logged[r] = &sometimes{}
 	}

@@ -30,6 +30,7 @@ func (p *producer) Commit(ctx context.Context, meta broker.GroupMeta, offsets []
 	ctx, cancel := context.WithTimeout(ctx, p.cfg.CommitDeadline)
 	defer cancel()
 
+	p.remember(meta)
 	begin := time.Now()
 	if err := p.flush(ctx, meta, len(offsets) > 0); err != nil {
 		return receipt, broker.NotCommitted, err

@@ -25,6 +25,9 @@ type producer struct {
 	// Invariant: pid >= 0 once an Init has succeeded, until the broker forgets the ID.
 	pid   int64
 	epoch int16
+	// member is the one that last committed with this producer, and reclaimed the time of the last reclaim.
+	member    broker.GroupMeta
+	reclaimed time.Time
 	// ready says that the epoch is ours and no transaction of it is open: Commit may begin one.
 	ready bool
 
@@ -276,6 +279,15 @@ func (p *producer) Init(ctx context.Context) error {
 				return codeError(reqInit, p.cfg.TransactionalID, resp.Err)
 			}
 			p.pid, p.epoch = -1, -1
+		case suspect:
+			switch {
+			case p.reclaim(ctx):
+				p.pid, p.epoch = -1, -1
+			case ctx.Err() != nil:
+				return p.initError(ctx.Err())
+			default:
+				return p.c.explainInit(ctx, p.cfg, codeError(reqInit, p.cfg.TransactionalID, resp.Err))
+			}
 		case rerun: // an answer that says no more than "failed"
 			p.c.heals(reqInit, p.cfg.TransactionalID, codeError(reqInit, p.cfg.TransactionalID, resp.Err))
 			failures++

@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/kafka"
+	"github.com/streamd/streamd/internal/kafka/faultnet"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/test/kafkaenv"
 )
@@ -83,10 +84,12 @@ func TestStaticMemberResumes(t *testing.T) {
 
 // TestBrokerDies: with three brokers the group's coordinator is killed, then the transactions', while records
 // are copied by one group of transactions. Nothing is lost, nothing doubled, and the member keeps its
-// partitions and its generation: the group lives on at another broker.
+// partitions and its generation: the group lives on at another broker. A producer that sleeps through all of it
+// with a transaction open goes on.
 func TestBrokerDies(t *testing.T) {
-	env := kafkaenv.Start(t, kafkaenv.Brokers(3))
-	c, err := kafka.Open(testContext(t), kafka.Config{Brokers: env.Addresses(), Logger: logger(t)})
+	env := kafkaenv.Start(t, kafkaenv.Brokers(3), kafkaenv.Property("transaction.abort.timed.out.transaction.cleanup.interval.ms", "500"))
+	n := faultnet.New(nil)
+	c, err := kafka.Open(testContext(t), kafka.Config{Brokers: env.Addresses(), Dial: n.Dial, Logger: logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +106,7 @@ func TestBrokerDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := &dying{t: t, c: c, p: p, j: j, topic: topic, group: "dies"}
+	sleeper := fallAsleep(t, c, n, j.current(), topic)
 	d.run(60)
 	for _, kind := range []kafkaenv.Kind{kafkaenv.Group, kafkaenv.Transaction} {
 		victim, err := env.Coordinator(testContext(t), kind, "dies")
@@ -116,11 +120,31 @@ func TestBrokerDies(t *testing.T) {
 		}
 		d.run(20)
 	}
+	// Its transaction has timed out long ago, and the coordinator that knew so is dead.
+	if err := sleeper.Init(testContext(t)); err != nil {
+		t.Errorf("a producer that has slept: %v", err)
+	}
 	d.check()
 	if n := j.lost(); n > 0 || j.current() != first {
 		t.Errorf("the membership was lost %d times; it was %+v and is %+v", n, first, j.current())
 	}
 	t.Logf("%d transactions, %d failed, %d unknown, longest %v", d.n, d.failed, d.unknown, d.longest)
+}
+
+// fallAsleep leaves a transaction open. Its ID belongs to the same partition of __transaction_state as "dies", so that
+// one broker coordinates both.
+func fallAsleep(t *testing.T, c *kafka.Cluster, n *faultnet.Net, meta broker.GroupMeta, topic string) broker.Producer {
+	t.Helper()
+	p := c.NewProducer(broker.ProducerConfig{TransactionalID: "rests", TransactionTimeout: 3 * time.Second})
+	t.Cleanup(p.Close)
+	if err := p.Init(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	n.LoseRequest(faultnet.KeyOf("EndTxn"))
+	if _, out, err := p.Commit(testContext(t), meta, []broker.OffsetCommit{{TopicPartition: tpOf(topic, 1), Next: 1}}); out != broker.Unknown {
+		t.Fatal(out, err)
+	}
+	return p
 }
 
 // dying writes numbered records, one to each partition in each transaction, together with an offset that

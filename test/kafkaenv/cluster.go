@@ -390,6 +390,24 @@ func (c *Cluster) Leader(ctx context.Context, topic string, partition int32) (br
 	return broker, err
 }
 
+// InSync waits until every replica of every partition is in sync, so that the next broker may die.
+func (c *Cluster) InSync(ctx context.Context) error {
+	return c.retry(ctx, func(ctx context.Context, client *kgo.Client) error {
+		m, err := kmsg.NewPtrMetadataRequest().RequestWith(ctx, client) // of every topic
+		if err != nil {
+			return fmt.Errorf("replicas: %w", err)
+		}
+		for _, t := range m.Topics {
+			for _, p := range t.Partitions {
+				if len(p.ISR) < len(p.Replicas) || p.Leader < 0 {
+					return fmt.Errorf("%s/%d: %v of %v are in sync", *t.Topic, p.Partition, p.ISR, p.Replicas)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // retry asks the cluster until it answers, for at most readyTimeout.
 func (c *Cluster) retry(ctx context.Context, ask func(context.Context, *kgo.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)

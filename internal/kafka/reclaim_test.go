@@ -1,0 +1,86 @@
+package kafka
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/kafka/faultnet"
+)
+
+// TestLostEpochIsReclaimed: PRODUCER_FENCED is not always another owner. The group, which has one member under the
+// instance ID, decides; without one, and when it happens again at once, it is another owner.
+func TestLostEpochIsReclaimed(t *testing.T) {
+	f := newFake(t, 1)
+	in := makeTopic(t, f.c, 2)
+	// fence raises the epoch as somebody who is not in the group does. Kafka refuses the old one then, kfake takes it.
+	fence := func() {
+		newProducer(t, f.open(t), "x")
+		f.net.Refuse(faultnet.KeyOf("InitProducerId"), 90, 1)
+	}
+	commit := func(p broker.Producer, meta broker.GroupMeta) broker.Outcome {
+		addValues(p, tpOf(in, 0), "v")
+		_, out, _ := p.Commit(testContext(t), meta, []broker.OffsetCommit{{TopicPartition: tpOf(in, 1), Next: 1}})
+		return out
+	}
+	t.Run("ours", func(t *testing.T) {
+		meta := joinGroup(t, f.c, "g1", "a", in).wait(t, 2)
+		p := newProducer(t, f.c, "x")
+		if out := commit(p, meta); out != broker.Committed {
+			t.Fatal(out)
+		}
+		fence()
+		if out := commit(p, meta); out != broker.NotCommitted {
+			t.Fatal(out)
+		}
+		if err := p.Init(testContext(t)); err != nil {
+			t.Fatalf("the member is in the group: %v", err)
+		}
+		if out := commit(p, meta); out != broker.Committed {
+			t.Fatal(out)
+		}
+		fence()
+		if out := commit(p, meta); out != broker.NotCommitted {
+			t.Fatal(out)
+		}
+		if err := p.Init(testContext(t)); !errors.Is(err, broker.ErrFenced) {
+			t.Fatalf("fenced again at once: %v, want ErrFenced", err)
+		}
+	})
+	t.Run("another's", func(t *testing.T) {
+		first := joinGroup(t, f.c, "g2", "a", in)
+		meta := first.wait(t, 2)
+		p := newProducer(t, f.c, "x")
+		if out := commit(p, meta); out != broker.Committed {
+			t.Fatal(out)
+		}
+		joinGroup(t, f.open(t), "g2", "a", in).wait(t, 2)
+		fence()
+		if out := commit(p, meta); out != broker.NotCommitted {
+			t.Fatal(out)
+		}
+		if err := p.Init(testContext(t)); !errors.Is(err, broker.ErrFenced) {
+			t.Fatalf("another member has the instance ID: %v, want ErrFenced", err)
+		}
+	})
+	t.Run("of a session that is over", func(t *testing.T) {
+		m := joinGroup(t, f.c, "g3", "a", in)
+		meta := m.wait(t, 2)
+		p := newProducer(t, f.c, "x")
+		if out := commit(p, meta); out != broker.Committed {
+			t.Fatal(out)
+		}
+		m.stop()
+		<-m.done
+		if err := f.c.LeaveGroup(testContext(t), "g3", "a"); err != nil {
+			t.Fatal(err)
+		}
+		fence()
+		if err := p.Init(testContext(t)); err != nil {
+			t.Fatalf("nobody has the instance ID: %v", err)
+		}
+		if out := commit(p, meta); out != broker.NotCommitted {
+			t.Fatalf("%v under a generation that is over", out)
+		}
+	})
+}
