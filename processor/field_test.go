@@ -353,34 +353,47 @@ func TestStopDuringARestore(t *testing.T) {
 }
 
 // FIELD B4, M4: a clean stop leaves nothing to do for the next start: no record of the changelog is
-// applied again and no user code runs.
+// applied again and no user code runs, with state and without.
 func TestRestartsWithoutInput(t *testing.T) {
 	calls := 0
-	w := newWorld(t, counting(t, func(counted) { calls++ }))
-	s := w.live()
-	for i := range 20 {
-		w.send(0, "k", fmt.Sprint(i), 1)
+	saw := func(counted) { calls++ }
+	b := topology.New("app")
+	in := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"))
+	topology.To(topology.MapValues(in, func(r counted) (int64, error) { saw(r); return r.Value, nil }), "out", serde.String(), serde.Int64())
+	stateless, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
 	}
-	w.until("the input", w.quiet(2, s), s)
-	for range 5 {
-		s.Stop()
-		w.until("the stop", func() bool { return s.Stopped(0) }, s)
-		s = w.live()
-		w.until("the start", w.quiet(2, s), s)
-		w.settle(s)
-		for _, task := range s.Status().Tasks {
-			if task.RestoreMode == modeFull {
-				t.Errorf("%s was restored in full", task.Name)
+	for name, topo := range map[string]*topology.Topology{"with state": counting(t, saw), "stateless": stateless} {
+		t.Run(name, func(t *testing.T) {
+			calls = 0
+			w := newWorld(t, topo)
+			s := w.live()
+			for i := range 20 {
+				w.send(0, "k", fmt.Sprint(i), 1)
 			}
-		}
-		for store, n := range s.engine.stats.restored {
-			if n != 0 {
-				t.Errorf("%d records of %s were read again", n, store)
+			w.until("the input", w.quiet(2, s), s)
+			for range 5 {
+				s.Stop()
+				w.until("the stop", func() bool { return s.Stopped(0) }, s)
+				s = w.live()
+				w.until("the start", w.quiet(2, s), s)
+				w.settle(s)
+				for _, task := range s.Status().Tasks {
+					if task.RestoreMode == modeFull {
+						t.Errorf("%s was restored in full", task.Name)
+					}
+				}
+				for store, n := range s.engine.stats.restored {
+					if n != 0 {
+						t.Errorf("%d records of %s were read again", n, store)
+					}
+				}
 			}
-		}
-	}
-	if calls != 20 {
-		t.Errorf("user code ran %d times for 20 records", calls)
+			if calls != 20 {
+				t.Errorf("user code ran %d times for 20 records", calls)
+			}
+		})
 	}
 }
 

@@ -101,6 +101,12 @@ func refuseTopic(f *fake, topic string, code int16) (on *atomic.Bool) {
 // FIELD D10: one partition takes nothing until the retries are used up, while the others, and the offsets,
 // went well. Nothing of the transaction is committed.
 func TestOnePartitionFails(t *testing.T) {
+	for _, code := range []sarama.KError{sarama.ErrNotEnoughReplicas, sarama.ErrUnknown, sarama.ErrInvalidRecord} {
+		t.Run(fmt.Sprint(int16(code)), func(t *testing.T) { onePartitionFails(t, code) })
+	}
+}
+
+func onePartitionFails(t *testing.T, code sarama.KError) {
 	f := newFake(t, 2)
 	good, bad := makeTopic(t, f.c, 1), makeTopic(t, f.c, 1)
 	for i, topic := range []string{good, bad} {
@@ -110,11 +116,11 @@ func TestOnePartitionFails(t *testing.T) {
 	}
 	meta := joinGroup(t, f.c, "g", "a", good).wait(t, 1)
 	p := newProducer(t, f.c, "x", func(c *broker.ProducerConfig) { c.CommitDeadline = time.Second })
-	on := refuseTopic(f, bad, int16(sarama.ErrNotEnoughReplicas))
+	on := refuseTopic(f, bad, int16(code))
 	offsets := []broker.OffsetCommit{{TopicPartition: tpOf(good, 0), Next: 7}}
 	addValues(p, tpOf(good, 0), "v")
 	addValues(p, tpOf(bad, 0), "v")
-	if _, out, err := p.Commit(testContext(t), meta, offsets); out != broker.NotCommitted || !errors.Is(err, broker.ErrUnreachable) {
+	if _, out, err := p.Commit(testContext(t), meta, offsets); out != broker.NotCommitted || err == nil {
 		t.Fatalf("%v, %v", out, err)
 	}
 	on.Store(false)
