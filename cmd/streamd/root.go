@@ -54,11 +54,13 @@ Write a pipeline file, check it, look at it, run it:
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run"},
 		&cobra.Group{ID: "write", Title: "Write and check"},
-		&cobra.Group{ID: "look", Title: "Look into a running one"})
+		&cobra.Group{ID: "look", Title: "Look into a running one"},
+		&cobra.Group{ID: "operate", Title: "Operate"})
 	for id, commands := range map[string][]*cobra.Command{
-		"run":   {c.runCommand(), c.demoCommand(), c.devCommand()},
-		"write": {c.validateCommand(), c.graphCommand()},
-		"look":  {c.statusCommand()},
+		"run":     {c.runCommand(), c.demoCommand(), c.devCommand()},
+		"write":   {c.validateCommand(), c.graphCommand()},
+		"look":    {c.statusCommand()},
+		"operate": {c.verifyCommand()},
 	} {
 		for _, cmd := range commands {
 			cmd.GroupID = id

@@ -47,13 +47,14 @@ var sideways = map[[2]string]bool{
 	{"serde", "record"}:                      true, // a serde sees the headers of the record
 	{"internal/fault", "internal/invariant"}: true,
 	// What the commands do stands beside them, so that cmd holds flags and nothing else.
-	{"cmd", "internal/daemon"}:           true,
-	{"cmd", "internal/demo"}:             true,
-	{"internal/demo", "internal/daemon"}: true,
-	{"cmd", "internal/verify"}:           true,
-	{"cmd", "internal/soak"}:             true,
-	{"internal/soak", "internal/daemon"}: true,
-	{"internal/soak", "internal/verify"}: true,
+	{"cmd", "internal/daemon"}:             true,
+	{"cmd", "internal/demo"}:               true,
+	{"internal/demo", "internal/daemon"}:   true,
+	{"cmd", "internal/verify"}:             true,
+	{"cmd", "internal/soak"}:               true,
+	{"internal/verify", "internal/daemon"}: true,
+	{"internal/soak", "internal/daemon"}:   true,
+	{"internal/soak", "internal/verify"}:   true,
 }
 
 // stdlibOnly are the packages that everybody shares, so they bring nobody a dependency.

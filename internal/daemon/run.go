@@ -119,15 +119,21 @@ func build(c RunConfig, registry *prometheus.Registry, log *slog.Logger) ([]memb
 	return members, errors.Join(errs...)
 }
 
+// StateDir is where a pipeline has its local state: a directory below the data directory, or the one that
+// its file names, unless the data directory was given on purpose (wins).
+func StateDir(p *pipeline.Pipeline, dataDir string, wins bool) string {
+	if p.StateDir != "" && !wins {
+		return p.StateDir
+	}
+	return filepath.Join(dataDir, p.Name)
+}
+
 func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, log *slog.Logger) (member, error) {
 	topo, err := p.Topology()
 	if err != nil {
 		return member{}, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	dir := filepath.Join(c.DataDir, p.Name)
-	if p.StateDir != "" && !c.DataDirWins {
-		dir = p.StateDir
-	}
+	dir := StateDir(p, c.DataDir, c.DataDirWins)
 	if len(c.Pipelines) > 1 {
 		log = log.With("pipeline", p.Name)
 	}

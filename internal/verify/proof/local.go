@@ -93,7 +93,9 @@ func (in *inspector) compareLocal(ctx context.Context, r *taskReader, l *local) 
 		if cl.Partition == r.task.IDLog {
 			continue
 		}
-		if err := in.compareState(ctx, l, cl, where); err != nil {
+		// Whatever stands behind the position of a store that is up to date was not written by the task.
+		current := !in.app.Running && l.met && l.Sequence == last.Sequence
+		if err := in.compareState(ctx, l, cl, where, current); err != nil {
 			return err
 		}
 	}
@@ -121,7 +123,7 @@ func digestOf(v []byte) digest {
 // compareState compares a state store with the fold of its changelog up to the local position. The
 // changelog may have been compacted: a key with later records may lack the one that counts. And the
 // content may be ahead of the position, when a process was killed within a large commit.
-func (in *inspector) compareState(ctx context.Context, l *local, cl rawlog.Input, where string) error {
+func (in *inspector) compareState(ctx context.Context, l *local, cl rawlog.Input, where string, current bool) error {
 	store := in.storeOf(cl.Topic)
 	b, ok := in.bounds[cl.Partition]
 	switch {
@@ -141,8 +143,10 @@ func (in *inspector) compareState(ctx context.Context, l *local, cl rawlog.Input
 		}
 		if r.Offset < cl.Next {
 			v.at, v.value = r.Offset, digestOf(r.Value)
-		} else {
-			v.later = append(v.later, digestOf(r.Value))
+			return nil
+		}
+		if v.later = append(v.later, digestOf(r.Value)); current {
+			in.out.State.Differ(r.Where(), "the changelog has a record for key %s behind the last commit of its task", show(r.Key))
 		}
 		return nil
 	})

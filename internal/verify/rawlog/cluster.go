@@ -121,6 +121,20 @@ func (c *Cluster) metadata(ctx context.Context, names ...string) (map[string]top
 	return out, nil
 }
 
+// ID returns the ID of the cluster.
+func (c *Cluster) ID(ctx context.Context) (string, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	resp, err := req.RequestWith(ctx, c.client)
+	if err != nil {
+		return "", fault("cluster", err)
+	}
+	if resp.ClusterID == nil {
+		return "", fmt.Errorf("rawlog: the cluster has no ID: %w", broker.ErrUnsupported)
+	}
+	return *resp.ClusterID, nil
+}
+
 // Topics returns the names of all topics that begin with the prefix, sorted.
 func (c *Cluster) Topics(ctx context.Context, prefix string) ([]string, error) {
 	all, err := c.metadata(ctx)
@@ -257,24 +271,39 @@ func (c *Cluster) committed(ctx context.Context, req *kmsg.OffsetFetchRequest) (
 	return out, nil
 }
 
-// Members returns how many members a group has, and its state as Kafka names it ("Empty", "Stable",
-// "Dead" if there is no such group).
-func (c *Cluster) Members(ctx context.Context, group string) (n int, state string, err error) {
+// Member is a member of a consumer group.
+type Member struct {
+	ID       string
+	Instance string // group.instance.id; empty: not a static one
+	Host     string
+}
+
+// Members returns who is in a group. A static member stays there for its session timeout after its process
+// has ended. A group that does not exist has none.
+func (c *Cluster) Members(ctx context.Context, group string) ([]Member, error) {
 	req := kmsg.NewPtrDescribeGroupsRequest()
 	req.Groups = []string{group}
+	what := fmt.Sprintf("group %q", group)
 	resp, err := req.RequestWith(ctx, c.client)
 	if err != nil {
-		return 0, "", fault(fmt.Sprintf("group %q", group), err)
+		return nil, fault(what, err)
 	}
+	var out []Member
 	for _, g := range resp.Groups {
 		if err := kerr.ErrorForCode(g.ErrorCode); errors.Is(err, kerr.GroupIDNotFound) {
-			return 0, "Dead", nil
+			return nil, nil
 		} else if err != nil {
-			return 0, "", fault(fmt.Sprintf("group %q", group), err)
+			return nil, fault(what, err)
 		}
-		n, state = len(g.Members), g.State
+		for _, m := range g.Members {
+			x := Member{ID: m.MemberID, Host: m.ClientHost}
+			if m.InstanceID != nil {
+				x.Instance = *m.InstanceID
+			}
+			out = append(out, x)
+		}
 	}
-	return n, state, nil
+	return out, nil
 }
 
 // fault gives an error the kind that tells what to do about it.

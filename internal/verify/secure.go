@@ -1,0 +1,80 @@
+package verify
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/verify/rawlog"
+	"github.com/streamd/streamd/pipeline"
+)
+
+// Reach is how a pipeline's cluster is reached by a client that is not the engine's.
+func Reach(k pipeline.Kafka) (rawlog.Config, error) {
+	c := rawlog.Config{Brokers: k.Brokers}
+	var err error
+	if k.TLS != nil {
+		if c.TLS, err = tlsConfig(k.TLS); err != nil {
+			return c, fmt.Errorf("%w: %w", daemon.ErrConfig, err)
+		}
+	}
+	if k.SASL != nil {
+		if c.SASL, err = mechanism(k.SASL); err != nil {
+			return c, fmt.Errorf("%w: %w", daemon.ErrConfig, err)
+		}
+	}
+	return c, nil
+}
+
+func tlsConfig(t *pipeline.TLS) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls ca file: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("tls ca file %q: no certificate in PEM form", t.CAFile)
+		}
+	}
+	if t.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("tls certificate: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+func mechanism(s *pipeline.SASL) (sasl.Mechanism, error) {
+	auth := scram.Auth{User: s.Username, Pass: s.Password.Reveal()}
+	switch strings.ToUpper(s.Mechanism) {
+	case "PLAIN":
+		return plain.Auth{User: s.Username, Pass: s.Password.Reveal()}.AsMechanism(), nil
+	case "SCRAM-SHA-256":
+		return auth.AsSha256Mechanism(), nil
+	case "SCRAM-SHA-512":
+		return auth.AsSha512Mechanism(), nil
+	case "OAUTHBEARER":
+		token := s.Token.Reveal()
+		if s.TokenFile != "" {
+			data, err := os.ReadFile(s.TokenFile)
+			if err != nil {
+				return nil, fmt.Errorf("sasl token file: %w", err)
+			}
+			token = strings.TrimSpace(string(data))
+		}
+		return oauth.Auth{Token: token}.AsMechanism(), nil
+	}
+	return nil, fmt.Errorf("sasl mechanism %q is not known", s.Mechanism)
+}

@@ -1,0 +1,343 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/verify/proof"
+	"github.com/streamd/streamd/internal/verify/rawlog"
+	"github.com/streamd/streamd/internal/verify/rawstore"
+	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/topology"
+)
+
+// ErrDifferent: something is not as it must be. The report says what.
+var ErrDifferent = errors.New("the check failed: there are differences")
+
+// Config says what is verified.
+type Config struct {
+	Pipeline *pipeline.Pipeline
+	// StateDir is the pipeline's state directory on this machine. One that is not there, or that a process
+	// runs on, is left out, and the report says so.
+	StateDir string
+	// Span limits the inputs whose outputs are compared.
+	Span Span
+}
+
+// Report is the outcome.
+type Report struct {
+	Pipeline string          `json:"pipeline"`
+	Running  bool            `json:"running"` // commits may go on: see the notes
+	Equal    bool            `json:"equal"`
+	Results  []*proof.Result `json:"results"`
+}
+
+// Job is one verification. It is run once; Progress may be asked from anywhere.
+type Job struct {
+	Config
+	c     *rawlog.Cluster
+	topo  *topology.Topology
+	total atomic.Int64
+}
+
+// New prepares a verification.
+func New(c Config) (*Job, error) {
+	topo, err := c.Pipeline.Topology()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", daemon.ErrConfig, err)
+	}
+	reach, err := Reach(c.Pipeline.Kafka)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := rawlog.Open(reach)
+	if err != nil {
+		return nil, err
+	}
+	return &Job{Config: c, c: cluster, topo: topo}, nil
+}
+
+// Close ends the connections.
+func (j *Job) Close() { j.c.Close() }
+
+// Progress is how many offsets were read, and about how many there are to read; 0 as long as that is
+// not known.
+func (j *Job) Progress() (done, total int64) { return j.c.Progress(), j.total.Load() }
+
+// Run reads everything and compares. An error means that it could not; differences stand in the report.
+func (j *Job) Run(ctx context.Context) (*Report, error) {
+	id, err := j.c.ID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := j.estimate(ctx); err != nil {
+		return nil, err
+	}
+	app := proof.App{Name: j.topo.Name(), Retention: map[string]time.Duration{}}
+	for _, s := range j.topo.Subtopologies() {
+		for _, d := range s.Dedups {
+			app.Retention[d.Name] = d.Config.Retention
+		}
+	}
+	why, err := j.local(ctx, &app, id)
+	if err != nil {
+		return nil, err
+	}
+	tasks, err := proof.CheckTasks(ctx, j.c, app)
+	if err != nil {
+		return nil, err
+	}
+	if why != "" {
+		tasks.State.Skipped = why
+	}
+	tasks.State.Check, tasks.Offsets.Check = "state", "offsets"
+	quiet, err := j.quiet(ctx, app.Running)
+	if err != nil {
+		return nil, err
+	}
+	counts, err := j.counts(ctx, tasks, app.Running)
+	if err != nil {
+		return nil, err
+	}
+	r := &replay{
+		c: j.c, topo: j.topo, span: j.Span, running: app.Running, cluster: id, topics: map[string]*expectation{},
+		inputs:  proof.NewResult("inputs", "each record was accepted or dropped as it had to be"),
+		outputs: proof.NewResult("outputs", "outputs = what the inputs come to, each once, in order"),
+		state:   proof.NewResult("changelogs", "committed changelogs = what the inputs come to"),
+	}
+	if err := r.run(ctx, tasks.Tasks); err != nil {
+		return nil, err
+	}
+	results := []*proof.Result{tasks.State, tasks.Offsets, quiet, counts, r.inputs, r.outputs, r.state}
+	for _, x := range results[4:] {
+		if x.Compared == 0 && x.Differences == 0 {
+			x.Skipped = "there was nothing that could be compared"
+		}
+	}
+	if app.Running {
+		r.state.Skipped = "the application runs"
+	}
+	return &Report{Pipeline: j.Pipeline.Name, Running: app.Running, Equal: proof.OK(results), Results: results}, nil
+}
+
+// local finds out whether the application runs and whether its local store can be read. why says why not.
+func (j *Job) local(ctx context.Context, app *proof.App, cluster string) (why string, err error) {
+	members, err := j.c.Members(ctx, app.Name)
+	if err != nil {
+		return "", err
+	}
+	instance := ""
+	s, err := rawstore.Open(j.StateDir)
+	switch {
+	case errors.Is(err, rawstore.ErrInUse):
+		app.Running = true
+		return "a process runs on " + j.StateDir + ": stop it to have its store compared", nil
+	case errors.Is(err, fs.ErrNotExist):
+		why = "there is no local store in " + j.StateDir
+	case err != nil:
+		return "", err
+	default:
+		defer s.Close()
+		if s.Cluster != "" && s.Cluster != cluster {
+			return "", fmt.Errorf("verify: the state in %s belongs to cluster %q, this is %q: %w", j.StateDir, s.Cluster, cluster, daemon.ErrConfig)
+		}
+		app.Dirs, instance = []string{j.StateDir}, s.Instance
+	}
+	// The static member of the process whose store was opened has ended, though the group still has it.
+	app.Running = slices.ContainsFunc(members, func(m rawlog.Member) bool { return instance == "" || m.Instance != instance })
+	return why, nil
+}
+
+// topics are all that the pipeline reads and writes.
+func (j *Job) topics() (inputs, outputs, internal []string) {
+	for _, s := range j.topo.Subtopologies() {
+		for _, x := range s.Sources {
+			if t := j.topo.SourceTopic(x); !slices.Contains(inputs, t) {
+				inputs = append(inputs, t)
+			}
+		}
+		for _, x := range s.Sinks {
+			if t := j.topo.SinkTopic(x); !slices.Contains(outputs, t) {
+				outputs = append(outputs, t)
+			}
+		}
+		if s.Stateful() {
+			internal = append(internal, j.topo.IDLogTopic(s))
+		}
+		for _, st := range s.Stores {
+			internal = append(internal, j.topo.StoreTopic(st.Name))
+		}
+	}
+	return inputs, outputs, internal
+}
+
+// estimate adds up what will be read.
+func (j *Job) estimate(ctx context.Context) error {
+	inputs, outputs, internal := j.topics()
+	all := slices.Concat(inputs, outputs, internal)
+	slices.Sort(all)
+	bounds, err := j.c.Bounds(ctx, slices.Compact(all)...)
+	if err != nil {
+		if errors.Is(err, broker.ErrUnknownTopic) {
+			return fmt.Errorf("%w: has the pipeline run on this cluster?: %w", daemon.ErrConfig, err)
+		}
+		return err
+	}
+	total := int64(0)
+	for p, b := range bounds {
+		n := b.Stable - b.Start
+		if slices.Contains(inputs, p.Topic) {
+			total += 2 * n // counted, and replayed
+		}
+		if slices.Contains(outputs, p.Topic) {
+			total += 2 * n // counted, and compared
+		}
+		if slices.Contains(internal, p.Topic) {
+			total += 2 * n // against the local store, and for the replay
+		}
+	}
+	j.total.Store(total)
+	return nil
+}
+
+func (j *Job) quiet(ctx context.Context, running bool) (*proof.Result, error) {
+	inputs, outputs, internal := j.topics()
+	all := slices.Concat(inputs, outputs, internal)
+	slices.Sort(all)
+	r, err := proof.CheckQuiet(ctx, j.c, slices.Compact(all)...)
+	if err != nil {
+		return nil, err
+	}
+	if r.Check = "transactions"; running {
+		// One that is open now is at work.
+		r = proof.Skip("transactions", r.Title, "the application runs")
+	}
+	return r, nil
+}
+
+// counts compares the counters of the commit records with the topics: what was consumed with what stands
+// below the committed offsets, what was produced with what stands in the outputs.
+func (j *Job) counts(ctx context.Context, tasks *proof.Tasks, running bool) (*proof.Result, error) {
+	r := proof.NewResult("counts", "counted records = records in the topics")
+	inputs, outputs, _ := j.topics()
+	whole := map[string]bool{} // topics whose every reader or writer has commit records
+	for _, s := range j.topo.Subtopologies() {
+		for _, x := range s.Sources {
+			t := j.topo.SourceTopic(x)
+			if _, known := whole["in "+t]; !known || !s.Stateful() {
+				whole["in "+t] = s.Stateful()
+			}
+		}
+		for _, x := range s.Sinks {
+			t := j.topo.SinkTopic(x)
+			if _, known := whole["out "+t]; !known || !s.Stateful() {
+				whole["out "+t] = s.Stateful()
+			}
+		}
+	}
+	for _, topic := range inputs {
+		if err := j.countInput(ctx, r, tasks, topic, whole["in "+topic]); err != nil {
+			return nil, err
+		}
+	}
+	for _, topic := range outputs {
+		switch {
+		case running:
+			r.Note("topic %s: not counted: the application runs", topic)
+		case !whole["out "+topic]:
+			r.Note("topic %s: not counted: a part without state writes to it", topic)
+		default:
+			if err := j.countOutput(ctx, r, tasks, topic); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if r.Compared == 0 && r.OK() {
+		r.Skipped = "there was nothing that could be counted"
+	}
+	return r, nil
+}
+
+// countInput goes by the last commit record of each task, so that a running application can be counted.
+func (j *Job) countInput(ctx context.Context, r *proof.Result, tasks *proof.Tasks, topic string, whole bool) error {
+	if !whole {
+		r.Note("topic %s: not counted: a part without state reads it", topic)
+		return nil
+	}
+	bounds, err := j.c.Bounds(ctx, topic)
+	if err != nil {
+		return err
+	}
+	for _, t := range tasks.Tasks {
+		for _, in := range t.Last.Inputs {
+			b := bounds[in.Partition]
+			if in.Topic != topic || b.Start > 0 || t.Last.Sequence != uint64(t.Commits) {
+				continue // its beginning is gone, or it was reset
+			}
+			n := int64(0)
+			err := j.c.Read(ctx, map[rawlog.Partition]rawlog.Span{in.Partition: {From: 0, To: in.Next}}, func(rawlog.Record) error { n++; return nil })
+			if err != nil {
+				return err
+			}
+			r.Compared++
+			if got := int64(t.Counters["consumed/records:"+topic]); got != n {
+				r.Differ(rawlog.At(in.Partition, in.Next), "task %s has counted %d records up to here, there are %d", t.Name, got, n)
+			}
+		}
+	}
+	return nil
+}
+
+func (j *Job) countOutput(ctx context.Context, r *proof.Result, tasks *proof.Tasks, topic string) error {
+	bounds, err := j.c.Bounds(ctx, topic)
+	if err != nil {
+		return err
+	}
+	for p, b := range bounds {
+		if b.Start > 0 {
+			r.Note("topic %s: not counted: %s begins at %d", topic, p, b.Start)
+			return nil
+		}
+	}
+	for _, t := range tasks.Tasks {
+		if t.Last.Sequence != uint64(t.Commits) {
+			r.Note("topic %s: not counted: task %s was reset, or its ID log has lost its beginning", topic, t.Name)
+			return nil
+		}
+	}
+	n := int64(0)
+	if err := j.c.Read(ctx, rawlog.Spans(bounds), func(rawlog.Record) error { n++; return nil }); err != nil {
+		return err
+	}
+	r.Compared++
+	if got := int64(tasks.Counter("produced/records:" + topic)); got != n {
+		r.Differ("topic "+topic, "%d records stand in it, the pipeline has counted %d (does another program write there, or is it compacted?)", n, got)
+	}
+	return nil
+}
+
+// Err is nil if nothing differs.
+func (r *Report) Err() error {
+	if r.Equal {
+		return nil
+	}
+	n := int64(0)
+	var where []string
+	for _, x := range r.Results {
+		if n += x.Differences; !x.OK() {
+			where = append(where, x.Check)
+		}
+	}
+	return fmt.Errorf("%w: %d in %s", ErrDifferent, n, strings.Join(where, ", "))
+}
+
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
