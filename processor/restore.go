@@ -102,10 +102,13 @@ func (w *worker) stepRestores(ctx context.Context) (time.Duration, error) {
 		wait = restorePause
 	}
 	if reading {
-		if err := w.readChangelogs(ctx); err != nil {
+		arrived, err := w.readChangelogs(ctx)
+		if err != nil {
 			return 0, err
 		}
-		wait = 0
+		if arrived { // else the changelogs are held up: to ask on and on would be all that this processor does
+			wait = 0
+		}
 	}
 	for _, r := range w.runs {
 		if rs := r.restore; rs != nil && rs.asked && (rs.follower == nil || rs.follower.Done()) {
@@ -247,8 +250,8 @@ func (w *worker) readFrom(r *taskRun, tail bool) error {
 	return nil
 }
 
-// readChangelogs takes what has arrived of the changelogs and applies it.
-func (w *worker) readChangelogs(ctx context.Context) error {
+// readChangelogs takes what has arrived of the changelogs and applies it. It says whether anything had.
+func (w *worker) readChangelogs(ctx context.Context) (arrived bool, err error) {
 	wait := restoreWait
 	for _, r := range w.runs {
 		if r.restore == nil {
@@ -256,10 +259,11 @@ func (w *worker) readChangelogs(ctx context.Context) error {
 		}
 	}
 	for _, b := range w.restorer.Poll(ctx, wait) {
+		arrived = true
 		for _, r := range w.runs {
 			if rs := r.restore; rs != nil && rs.follower != nil && rs.tag == b.Tag {
 				if err := w.follow(ctx, r, b); err != nil {
-					return err
+					return arrived, err
 				}
 			}
 		}
@@ -274,7 +278,7 @@ func (w *worker) readChangelogs(ctx context.Context) error {
 		w.log.Warn("restore makes no progress: an undecided transaction holds up the changelog, or a broker is down", "task", r.name, "remaining", rs.remaining())
 		w.publish(r)
 	}
-	return nil
+	return arrived, nil
 }
 
 // follow hands one batch of a changelog to the follower, and what comes of it to the local store.
