@@ -79,7 +79,6 @@ func (w *worker) publishTxn(ctx context.Context, offsets []broker.OffsetCommit) 
 			return receipt, outcome, nil
 		}
 		w.ready = false
-		w.noteFailure(outcome, err)
 		if outcome == broker.Unknown || react(err) != reactReplay || n >= memoryReplays {
 			return receipt, outcome, err
 		}
@@ -101,20 +100,6 @@ func (w *worker) initProducer(ctx context.Context) error {
 	}
 	w.ready = true
 	return nil
-}
-
-// noteFailure makes the state say why transactions fail, until one is committed. What a rebalance or a stop
-// does is not a failure, nor is a doubt: what it was is found out, and that may have been a commit.
-func (w *worker) noteFailure(outcome broker.Outcome, err error) {
-	if outcome == broker.Unknown {
-		return
-	}
-	for _, kind := range []error{broker.ErrIllegalGeneration, broker.ErrUnknownMember, context.Canceled} {
-		if errors.Is(err, kind) {
-			return
-		}
-	}
-	w.stats.failing(w.id, err)
 }
 
 // commitFailed is the one way back from a commit that did not clearly succeed: overlays dropped, a new
@@ -149,22 +134,27 @@ func (w *worker) recover(ctx context.Context, stale broker.GroupMeta, cause erro
 		if r.task == nil || r.state != TaskRunning && r.state != TaskPaused {
 			continue
 		}
-		r.task.Abort()
-		for _, tp := range r.inputs {
-			w.reader.Remove(tp)
-		}
-		w.tags++
-		r.tag = w.tags
-		r.state, r.reason = TaskRecovering, ""
-		r.restore = &restoration{started: w.now()}
+		w.restartTask(r)
 		if errors.Is(cause, broker.ErrIllegalGeneration) || errors.Is(cause, broker.ErrUnknownMember) {
 			// The group has moved on. Until this member has heard of the new generation, a commit
 			// would be refused again.
 			r.restore.after = stale
 		}
-		w.publish(r)
 	}
 	return nil
+}
+
+// restartTask puts a task on its way back to running: what is not committed is dropped.
+func (w *worker) restartTask(r *taskRun) {
+	r.task.Abort()
+	for _, tp := range r.inputs {
+		w.reader.Remove(tp)
+	}
+	w.tags++
+	r.tag = w.tags
+	r.state, r.reason = TaskRecovering, ""
+	r.restore = &restoration{started: w.now()}
+	w.publish(r)
 }
 
 // applyTxn brings a committed transaction into the local stores and makes it the tasks' state.

@@ -46,6 +46,9 @@ type restoration struct {
 	started time.Time
 	// after, if set, is a generation that the group has left: wait until this member knows a newer one.
 	after broker.GroupMeta
+	// misplaced, if set, is the error of a position that the log did not have. It stands if the group knows
+	// no better one: neither the oldest record nor any other is the one to go on with.
+	misplaced error
 
 	attempts int
 	retryAt  time.Time
@@ -455,6 +458,12 @@ func (w *worker) decideStateless(r *taskRun) (point record.CommitPoint, fresh bo
 // that was must still have its next record.
 func (w *worker) checkInputs(r *taskRun, point *record.CommitPoint) error {
 	rs := r.restore
+	wrong := func(err error) error {
+		if rs.misplaced != nil {
+			return fmt.Errorf("%w; %w", rs.misplaced, err)
+		}
+		return err
+	}
 	at := map[record.TopicPartition]record.InputPosition{}
 	for _, p := range point.Inputs {
 		at[p.TopicPartition] = p
@@ -469,16 +478,18 @@ func (w *worker) checkInputs(r *taskRun, point *record.CommitPoint) error {
 				return err
 			}
 		}
-		switch {
+		switch _, known := at[tp]; {
+		case !known && rs.misplaced != nil:
+			return rs.misplaced
 		case next < start:
 			remedy := "set the group's offsets with kafka-consumer-groups.sh"
 			if r.plan.sub.Stateful() { // its changelog says where it is, whatever the offsets are set to
 				remedy = "start under another application name: its state and its IDs begin empty"
 			}
-			return fmt.Errorf("processor: task %s: %w: %s is to be read from offset %d, but begins at %d: %d records were deleted before they were processed (retention is too short, or the application was down too long). "+
-				"To accept the loss, %s", r.name, ErrOffsets, tp, next, start, start-next, remedy)
+			return wrong(fmt.Errorf("processor: task %s: %w: %s is to be read from offset %d, but begins at %d: %d records were deleted before they were processed (retention is too short, or the application was down too long). "+
+				"To accept the loss, %s", r.name, ErrOffsets, tp, next, start, start-next, remedy))
 		case next > end:
-			return fmt.Errorf("processor: task %s: %w: %s is to be read from offset %d, but ends at %d: the topic was truncated or made anew", r.name, ErrOffsets, tp, next, end)
+			return wrong(fmt.Errorf("processor: task %s: %w: %s is to be read from offset %d, but ends at %d: the topic was truncated or made anew", r.name, ErrOffsets, tp, next, end))
 		}
 		point.Inputs = append(point.Inputs, record.InputPosition{TopicPartition: tp, Next: next})
 	}

@@ -65,3 +65,30 @@ func TestStalledRestoreLeavesTheProcessorAlone(t *testing.T) {
 		t.Errorf("100 steps with nothing to do took %v", took)
 	}
 }
+
+// TestPausedOwnerOfPurgedInput: an owner that was paused for longer than the session wakes up. Its task has
+// moved, and the new owner has deleted what it has processed, as is done in repartition topics. Until the
+// old one hears of that it finds its next record gone, and must neither stop nor do anything twice.
+func TestPausedOwnerOfPurgedInput(t *testing.T) {
+	w := newWorld(t, counting(t, func(counted) {}))
+	a := w.member("a", newMemoryLog(), 1)
+	w.send(0, "k", "0", 1)
+	w.until("the first record", w.quiet(2, a), a)
+	g := w.b.Group("app")
+	g.Silence("a", true)
+	g.Remove("a")
+	b := w.member("b", newMemoryLog(), 0)
+	for i := range 20 {
+		w.send(0, "k", fmt.Sprint(i), 1)
+	}
+	w.until("the new owner", w.quiet(2, b), b)
+	in := record.TopicPartition{Topic: "in"}
+	w.b.Advance(20 * time.Millisecond) // the last markers
+	w.b.MoveStart(in, w.b.Position("app", in).Next)
+	w.send(0, "k", "20", 1)
+	if err := w.stepUntil(a); err != nil {
+		t.Fatalf("the old owner: %v", err)
+	}
+	w.until("the last record", w.quiet(2, b), b)
+	w.dense(map[string]int64{"k": 21})
+}

@@ -170,6 +170,10 @@ func (w *worker) fetch(ctx context.Context, restoring time.Duration) error {
 		if r == nil || r.tag != b.Tag || r.state != TaskRunning {
 			continue // of an assignment or a position that is gone
 		}
+		if errors.Is(b.Err, broker.ErrOffsetOutOfRange) {
+			w.misplaced(r, b)
+			continue
+		}
 		if b.Err != nil {
 			return w.inputError(r, b)
 		}
@@ -190,6 +194,16 @@ func (w *worker) inputError(r *taskRun, b broker.Batch) error {
 		}
 	}
 	return fmt.Errorf("processor: task %s: read %s%s: %w", r.name, b.TopicPartition, remedy, b.Err)
+}
+
+// misplaced handles a position that the log does not have. Either the records are gone, which the committed
+// offsets will show, or the task is not ours any more and its new owner has gone on and deleted what it
+// had processed: of that this member, paused or cut off, may not have heard yet.
+func (w *worker) misplaced(r *taskRun, b broker.Batch) {
+	w.log.Warn("the next record is not there; reading the committed state again", "task", r.name, "err", b.Err)
+	w.dropTxn()
+	w.restartTask(r)
+	r.restore.misplaced = w.inputError(r, b)
 }
 
 func (w *worker) pause(r *taskRun, on bool) {
@@ -435,9 +449,6 @@ func (w *worker) closeRuns(which func(*taskRun) bool) {
 		r.seals.Wait()
 		r.state = TaskClosed
 		w.stats.remove(r.name)
-	}
-	if len(kept) < len(w.runs) { // what could not be committed may have been theirs
-		w.stats.failing(w.id, nil)
 	}
 	clear(w.runs[len(kept):])
 	w.runs = kept
