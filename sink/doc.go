@@ -1,0 +1,15 @@
+// Package sink is the contract between streamd and a place outside of Kafka that results are written
+// to, so that "exactly once" reaches the table and does not end at the topic before it.
+//
+// A sink never runs inside the transaction that computes: results go to an internal topic, in that
+// transaction, and a task of its own reads the topic with read_committed and writes to the target.
+// What the target can do decides what is promised; Class has the kinds.
+//
+//	Ledger      rows, the next offset and a fence in one transaction of the target. The target is the
+//	            authority for the offset: after any failure the owner reads it there.
+//	Idempotent  each write may be repeated without harm. The final state is exact.
+//	Plain       rows may be written again after a failure. The name for what most sinks do.
+//
+// The packages below this one are the targets: postgres, mysql, sqlite. sinktest is the suite that
+// each of them passes with its real server, and that a target of one's own can be put through.
+package sink
