@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 GO ?= go
 # The build tags of tests that need more than Go (a real Kafka, the model checker) or much time.
-TAGS := kafka,models,planted,prometheus
+TAGS := kafka,kills,models,planted,prometheus,sinks
 ALL := ./...
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/streamd
@@ -27,7 +27,7 @@ build: ## the daemon, as build/streamd
 	$(GO) build -trimpath -o build/streamd ./cmd/streamd
 
 .PHONY: test
-test: tools kafka lint unit models sim planted prometheus-test kafka-test crash ## everything, installing what is missing (about 15 minutes on 2 cores)
+test: tools kafka lint unit models sim kills planted prometheus-test sinks-test kafka-test crash ## everything, installing what is missing (about 15 minutes on 2 cores)
 
 .PHONY: test-fast
 test-fast: ## what needs nothing but Go, without the race detector
@@ -58,8 +58,9 @@ sim: ## SEEDS seeded simulations of the pure core, and a crash at every step; SE
 	$(GO) test -timeout 10m -count=1 $(if $(SEED),-v -run 'TestSeeds$$') ./test/sim $(if $(SEED),-seed $(SEED),-seeds $(SEEDS))
 
 .PHONY: planted
-planted: ## planted bugs: each must turn the simulation red
+planted: ## planted bugs: each must turn its layer red
 	$(GO) test -tags planted -timeout 15m -count=1 -v -run 'Planted$$' ./test/sim | grep -v '^=== '
+	$(GO) test -tags planted,kills -timeout 25m -count=1 -v -run 'Planted$$' ./test/crash | grep -v '^=== '
 
 .PHONY: kafka-test
 kafka-test: ## the tests on real Apache Kafka
@@ -69,13 +70,22 @@ kafka-test: ## the tests on real Apache Kafka
 crash: ## kill -9 of real streamd processes on real Apache Kafka, KILLS times
 	STREAMD_KILLS=$(KILLS) $(GO) test -tags kafka -timeout 10m -count=1 ./test/crash/...
 
+.PHONY: kills
+kills: ## kill -9, SIGSTOP, damaged directories, a full disk: three real processes on a Kafka in memory; soak: STREAMD_SOAK=1
+	$(GO) test -tags kills -timeout 25m -count=1 ./test/crash
+
 .PHONY: prometheus-test
 prometheus-test: ## rules, and a scrape of a process that is killed, with a real Prometheus
 	$(GO) test -tags prometheus -timeout 5m -count=1 ./test/prometheus
 
+.PHONY: sinks-test
+sinks-test: ## the sinks on real databases, which are killed
+	$(GO) test -tags sinks -timeout 10m -count=1 ./test/sinks/...
+
 .PHONY: soak
 soak: tools kafka ## the same with many seeds and kills (about an hour)
 	$(GO) test -timeout 40m -count=1 -v -run Seeds ./test/sim -seeds 100000
+	STREAMD_SOAK=1 $(GO) test -tags kills -timeout 90m -count=1 -v ./test/crash
 	STREAMD_KILLS=500 STREAMD_RECORDS=5000000 $(GO) test -tags kafka -timeout 40m -count=1 -v ./test/crash
 
 .PHONY: bench
@@ -92,11 +102,13 @@ command -v $(1) > /dev/null || missing="$$missing $(2)"
 endef
 
 .PHONY: tools
-tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus (Debian, Ubuntu)
+tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus, databases (Debian, Ubuntu)
 	@missing=""; \
 	$(call need,gcc,gcc libc6-dev); $(call need,spin,spin); \
 	$(call need,java,default-jre-headless); $(call need,mvn,maven); \
 	$(call need,promtool,prometheus); $(call need,prometheus,prometheus); \
+	ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || $(call need,initdb,postgresql); \
+	$(call need,mariadbd,mariadb-server); $(call need,redis-server,redis-server); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	command -v apt-get > /dev/null || { echo "install these, there is no apt-get here:$$missing"; exit 1; }; \
 	sudo=""; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
