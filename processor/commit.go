@@ -79,6 +79,7 @@ func (w *worker) publishTxn(ctx context.Context, offsets []broker.OffsetCommit) 
 			return receipt, outcome, nil
 		}
 		w.ready = false
+		w.noteFailure(outcome, err)
 		if outcome == broker.Unknown || react(err) != reactReplay || n >= memoryReplays {
 			return receipt, outcome, err
 		}
@@ -100,6 +101,20 @@ func (w *worker) initProducer(ctx context.Context) error {
 	}
 	w.ready = true
 	return nil
+}
+
+// noteFailure makes the state say why transactions fail, until one is committed. What a rebalance or a stop
+// does is not a failure, nor is a doubt: what it was is found out, and that may have been a commit.
+func (w *worker) noteFailure(outcome broker.Outcome, err error) {
+	if outcome == broker.Unknown {
+		return
+	}
+	for _, kind := range []error{broker.ErrIllegalGeneration, broker.ErrUnknownMember, context.Canceled} {
+		if errors.Is(err, kind) {
+			return
+		}
+	}
+	w.stats.failing(w.id, err)
 }
 
 // commitFailed is the one way back from a commit that did not clearly succeed: overlays dropped, a new

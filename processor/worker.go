@@ -450,6 +450,9 @@ func (w *worker) closeRuns(which func(*taskRun) bool) {
 		r.state = TaskClosed
 		w.stats.remove(r.name)
 	}
+	if len(kept) < len(w.runs) { // what could not be committed may have been theirs
+		w.stats.failing(w.id, nil)
+	}
 	clear(w.runs[len(kept):])
 	w.runs = kept
 }
