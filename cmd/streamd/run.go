@@ -27,7 +27,7 @@ ends with 0. A second one aborts it and ends with 130; its records are processed
   streamd run pipeline.yaml --set steps.unique.dedup.retention=3d
 
 Exit codes: 0 clean stop; 1 a pipeline stopped on an error; 2 wrong usage; 75 a broker is not reachable
-within --startup-timeout, or an address or a directory is in use; 77 credentials or rights are missing;
+within --startup-timeout, an address or a directory is in use, or the state disk is full; 77 credentials or rights are missing;
 78 the file, a topic or the state directory does not fit (a restart cannot help); 130 second Ctrl-C.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {

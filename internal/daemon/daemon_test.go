@@ -36,6 +36,7 @@ func TestExitCode(t *testing.T) {
 		{Usagef("no such flag"), 2},
 		{wrap(broker.ErrUnreachable), 75},
 		{fmt.Errorf("x: %w", txlog.ErrLocked), 75},
+		{fmt.Errorf("x: %w", txlog.ErrDiskFull), 75},
 		{fmt.Errorf("x: %w", ErrInUse), 75},
 		{wrap(broker.ErrAuthentication), 77},
 		{wrap(broker.ErrAuthorization), 77},

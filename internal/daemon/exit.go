@@ -70,7 +70,7 @@ func ExitCode(err error) int {
 			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrOffsets,
 			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, pipeline.ErrUnset, fs.ErrNotExist,
 		}},
-		{ExitTemporary, []error{broker.ErrUnreachable, txlog.ErrLocked, ErrInUse}},
+		{ExitTemporary, []error{broker.ErrUnreachable, txlog.ErrLocked, txlog.ErrDiskFull, ErrInUse}},
 	} {
 		for _, kind := range c.kinds {
 			if errors.Is(err, kind) {
