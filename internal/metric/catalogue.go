@@ -144,7 +144,10 @@ func Markdown() string {
 	b.WriteString("\n## What holds at every scrape\n\n" +
 		"For each dedup operator, with everything summed over its labels and over all instances:\n\n" +
 		"- `records_in = checked + missing_ids`\n" +
-		"- `checked = duplicates + records_out + dropped{reason=\"late\"} + errors{stage=\"id\"}` of conflicts and of records that came too late\n" +
+		"- `checked + missing_ids{action=\"forward\"} = duplicates + records_out + dropped{reason=\"late\"} + errors{stage=\"id\"}` of\n" +
+		"  conflicts and of records that came too late. What `on_missing_id: forward` lets through has no ID to check and is in\n" +
+		"  `records_out`; so is what `on_duplicate: forward`, `on_too_late: forward` and side outputs let through, which is to be\n" +
+		"  taken off `records_out` first\n" +
 		"- `bloom_lookups <= checked - duplicates{seen=\"open_transaction\"}`: the open generation is an exact set, and what\n" +
 		"  it knows asks no filter; without a sealed generation nothing does\n" +
 		"- `bloom_lookups{result=\"true_positive\"} <= duplicates{seen=\"committed\"}`\n")
