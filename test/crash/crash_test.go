@@ -9,7 +9,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -111,13 +110,6 @@ func newFixture(t *testing.T, limit time.Duration, file string) *fixture {
 		t.Fatal(err)
 	}
 	return f
-}
-
-func number(variable string, otherwise int) int {
-	if n, err := strconv.Atoi(os.Getenv(variable)); err == nil {
-		return n
-	}
-	return otherwise
 }
 
 // daemon makes a daemon with a fresh data directory; it is killed when the test ends.
@@ -342,7 +334,9 @@ func TestTotalsAcrossInstances(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What the totals still have to read is known only by what comes out: a loss ends here, at the limit of the test.
-	if err := reader.AwaitCount(f.ctx, check.Seen, in.want.Distinct); err != nil {
+	limit, cancel := context.WithTimeout(f.ctx, time.Minute)
+	defer cancel()
+	if err := reader.AwaitCount(limit, check.Seen, in.want.Distinct); err != nil {
 		t.Error(err)
 	}
 	f.awaitIdle(2*partitions, again, other) // of both sub-topologies

@@ -2,7 +2,10 @@ package crash
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,7 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// CreateTopics makes topics with so many partitions and the cluster's replication.
+// CreateTopics makes topics with so many partitions and the cluster's replication. They keep their records for
+// ever, whatever timestamps these have.
 func CreateTopics(ctx context.Context, brokers []string, partitions int32, names ...string) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
 	if err != nil {
@@ -22,6 +26,9 @@ func CreateTopics(ctx context.Context, brokers []string, partitions int32, names
 	for _, name := range names {
 		t := kmsg.NewCreateTopicsRequestTopic()
 		t.Topic, t.NumPartitions, t.ReplicationFactor = name, partitions, -1
+		c := kmsg.NewCreateTopicsRequestTopicConfig()
+		c.Name, c.Value = "retention.ms", kmsg.StringPtr("-1")
+		t.Configs = append(t.Configs, c)
 		req.Topics = append(req.Topics, t)
 	}
 	resp, err := req.RequestWith(ctx, client)
@@ -36,13 +43,46 @@ func CreateTopics(ctx context.Context, brokers []string, partitions int32, names
 	return nil
 }
 
+// ListTopics returns the names of all topics, sorted, but for those that begin with an underscore.
+func ListTopics(ctx context.Context, brokers []string) ([]string, error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	if err != nil {
+		return nil, fmt.Errorf("crash: %w", err)
+	}
+	defer client.Close()
+	req := kmsg.NewPtrMetadataRequest() // of all
+	resp, err := req.RequestWith(ctx, client)
+	if err != nil {
+		return nil, fmt.Errorf("crash: listing topics: %w", err)
+	}
+	var names []string
+	for _, t := range resp.Topics {
+		if t.Topic != nil && !strings.HasPrefix(*t.Topic, "_") {
+			names = append(names, *t.Topic)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
 // Loader sends a workload.
 type Loader struct {
 	Brokers []string
 	Topic   string
 	Rate    int                 // records per second; 0: as fast as it goes
 	Key     func(b Bill) string // what decides about the partition
+	// Begin, if set, is the timestamp of the first record; the one of each bill that follows is Step later. A
+	// repeat has the time of its first sending.
+	Begin time.Time
+	Step  time.Duration
+	// Stop, if set, ends the sending early when it is closed: what must come is then that of what was sent.
+	Stop <-chan struct{}
+	// Hold, if set, keeps the next records back while it is true: sent is how many were sent.
+	Hold func(sent int) bool
 }
+
+// errStopped ends a workload early.
+var errStopped = errors.New("stopped")
 
 // Run sends all records in order, each acknowledged once, and returns what must come of them.
 func (l Loader) Run(ctx context.Context, w Workload) (Expectation, error) {
@@ -57,6 +97,7 @@ func (l Loader) Run(ctx context.Context, w Workload) (Expectation, error) {
 	}
 	defer client.Close()
 	start, sent := time.Now(), 0
+	var at times
 	want, err := w.Generate(func(b Bill) error {
 		if l.Rate > 0 && sent%100 == 0 {
 			due := start.Add(time.Duration(sent) * time.Second / time.Duration(l.Rate))
@@ -64,19 +105,31 @@ func (l Loader) Run(ctx context.Context, w Workload) (Expectation, error) {
 				return context.Cause(ctx)
 			}
 		}
+		if err := l.hold(ctx, sent); err != nil {
+			return err
+		}
 		sent++
 		value, err := b.Encode()
 		if err != nil {
 			return err
 		}
-		client.Produce(ctx, &kgo.Record{Key: []byte(l.Key(b)), Value: value}, func(_ *kgo.Record, err error) {
+		r := &kgo.Record{Key: []byte(l.Key(b)), Value: value}
+		if !l.Begin.IsZero() {
+			r.Timestamp = l.Begin.Add(time.Duration(at.number(b.ID)) * l.Step)
+		}
+		client.Produce(ctx, r, func(_ *kgo.Record, err error) {
 			if err != nil {
 				cancel(err)
 			}
 		})
-		return context.Cause(ctx)
+		select {
+		case <-l.Stop:
+			return errStopped // this record is sent
+		default:
+			return context.Cause(ctx)
+		}
 	})
-	if err != nil {
+	if err != nil && !errors.Is(err, errStopped) {
 		return want, fmt.Errorf("crash: sending: %w", err)
 	}
 	if err := client.Flush(ctx); err != nil {
@@ -86,6 +139,36 @@ func (l Loader) Run(ctx context.Context, w Workload) (Expectation, error) {
 		return want, fmt.Errorf("crash: sending: %w", err)
 	}
 	return want, nil
+}
+
+// hold waits as long as Hold says so. It asks now and then only.
+func (l Loader) hold(ctx context.Context, sent int) error {
+	for l.Hold != nil && sent%100 == 0 && l.Hold(sent) {
+		select {
+		case <-l.Stop:
+			return nil
+		default:
+		}
+		if err := sleepUntil(ctx, time.Now().Add(10*time.Millisecond)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// times numbers the bills in the order of their first sending.
+type times map[string]int
+
+func (t *times) number(id string) int {
+	if *t == nil {
+		*t = times{}
+	}
+	n, ok := (*t)[id]
+	if !ok {
+		n = len(*t)
+		(*t)[id] = n
+	}
+	return n
 }
 
 func sleepUntil(ctx context.Context, at time.Time) error {
@@ -179,8 +262,6 @@ func (r *Reader) AwaitEnd(ctx context.Context) error {
 
 // AwaitCount waits until seen, which is asked while the reader adds nothing, has reached want.
 func (r *Reader) AwaitCount(ctx context.Context, seen func() int64, want int64) error {
-	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
-	defer cancel()
 	return poll(ctx, func() (string, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()

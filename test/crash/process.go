@@ -12,10 +12,12 @@ import (
 	"time"
 )
 
-// BuildDaemon builds streamd from the sources at root into dir and returns the program's path.
-func BuildDaemon(ctx context.Context, root, dir string) (string, error) {
+// BuildDaemon builds streamd from the sources at root into dir, with more flags of go build if there are
+// any, and returns the program's path.
+func BuildDaemon(ctx context.Context, root, dir string, flags ...string) (string, error) {
 	program := filepath.Join(dir, "streamd")
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/streamd")
+	args := append(append([]string{"build"}, flags...), "-o", program, "./cmd/streamd")
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("crash: building streamd: %w\n%s", err, out)
@@ -31,6 +33,7 @@ type Daemon struct {
 	HTTP    string // host:port of /metrics
 	Log     string // file that gets the output of all its lives
 	Args    []string
+	Env     []string // name=value, beside that of this process
 
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the process is gone
@@ -50,6 +53,9 @@ func (d *Daemon) Start() error {
 	args := append([]string{"run", d.File, "--data-dir", d.Dir, "--http", d.HTTP, "--log-format", "json"}, d.Args...)
 	cmd := exec.Command(d.Program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
+	if d.Env != nil {
+		cmd.Env = append(os.Environ(), d.Env...)
+	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("crash: %w", err)
 	}
@@ -86,10 +92,34 @@ func (d *Daemon) Kill() {
 	}
 }
 
+// Pause stops the process (SIGSTOP), Continue lets it go on as if nothing had happened.
+func (d *Daemon) Pause() error { return d.signal(syscall.SIGSTOP) }
+
+// Continue ends a Pause.
+func (d *Daemon) Continue() error { return d.signal(syscall.SIGCONT) }
+
+func (d *Daemon) signal(s os.Signal) error {
+	if err := d.cmd.Process.Signal(s); err != nil {
+		return fmt.Errorf("crash: %w", err)
+	}
+	return nil
+}
+
+// Ended says how the last life ended: its exit code, or the signal that killed it. ok is false while it lives.
+func (d *Daemon) Ended() (code int, signal syscall.Signal, ok bool) {
+	if d.done == nil || d.Running() {
+		return 0, 0, false
+	}
+	if status, is := d.cmd.ProcessState.Sys().(syscall.WaitStatus); is && status.Signaled() {
+		return -1, status.Signal(), true
+	}
+	return d.cmd.ProcessState.ExitCode(), 0, true
+}
+
 // Stop asks the daemon to end (SIGTERM) and returns its exit code, or an error if it is not gone in time.
 func (d *Daemon) Stop(within time.Duration) (code int, err error) {
-	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		return 0, fmt.Errorf("crash: %w", err)
+	if err := d.signal(syscall.SIGTERM); err != nil {
+		return 0, err
 	}
 	select {
 	case <-d.done:

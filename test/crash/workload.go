@@ -22,6 +22,8 @@ type Workload struct {
 	// RepeatPercent of the records are an earlier one again: nine in ten of these one of the last 10,000, so that it
 	// meets the first one in the same transaction, the next one or after a crash, the others one of all before.
 	RepeatPercent int
+	// Reach is how many records back a repeat reaches at most; 0: any.
+	Reach int
 }
 
 // MaxCents bounds the amount of a bill.
@@ -50,6 +52,9 @@ func (w Workload) Generate(send func(b Bill) error) (Expectation, error) {
 			from := len(sent)
 			if random.IntN(10) > 0 {
 				from = min(from, repeatWindow)
+			}
+			if w.Reach > 0 {
+				from = min(from, w.Reach)
 			}
 			b = sent[len(sent)-1-random.IntN(from)]
 			e.Repeats++
