@@ -16,6 +16,7 @@ import (
 
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/internal/embedded"
+	"github.com/streamd/streamd/internal/worker"
 )
 
 //go:embed pipeline.yaml
@@ -32,6 +33,7 @@ const (
 	denseRows  = 15 * time.Second // a row a second, later one in five
 	startLimit = 30 * time.Second // for a worker to run
 	checkLimit = 15 * time.Second // for the totals to become right
+	stopLimit  = 5 * time.Second  // for the worker's last commit
 )
 
 // Config configures the tour.
@@ -58,9 +60,9 @@ type tour struct {
 	gen     *generator
 	read    *reader
 	client  *daemon.Client
-	worker  *worker
+	worker  *worker.Process
 	began   time.Time
-	last    view
+	last    worker.View
 	commits uint64 // of the workers that were killed
 	checks  int
 }
@@ -79,7 +81,7 @@ func Run(ctx context.Context, c Config) (err error) {
 	}
 	defer func() {
 		// Also after an error: nothing of the demo outlives it.
-		if serr := t.worker.stop(context.WithoutCancel(ctx)); err == nil {
+		if serr := t.worker.Stop(context.WithoutCancel(ctx), stopLimit); err == nil {
 			err = serr
 		}
 	}()
@@ -195,7 +197,7 @@ func (t *tour) banner() {
 
 // startWorker starts a worker and waits until it runs all its tasks.
 func (t *tour) startWorker(ctx context.Context) error {
-	w, err := startWorker(t.Executable, t.Name, []string{
+	w, err := worker.Start(t.Executable, t.Name, []string{
 		"run", t.file(), "--brokers", t.broker.Address(), "--data-dir", filepath.Join(t.dir, "data"), "--instance-id", "demo",
 		"--http", t.HTTP, "--admin", t.socket, "--stop-on-eof", "--log-format", "json", "--shutdown-timeout", "4s",
 	}, filepath.Join(t.dir, "worker.log"))
@@ -210,18 +212,23 @@ func (t *tour) startWorker(ctx context.Context) error {
 	for {
 		select {
 		case <-poll.C:
-			if v, err := look(ctx, t.client); err == nil && v.ready {
+			if v, err := t.look(ctx); err == nil && v.Ready {
 				t.last = v
 				return nil
 			}
 		case <-ctx.Done():
 			return nil // the check that follows waits for what it needs
-		case <-w.done:
-			return fmt.Errorf("demo: the worker ended: %w\n%s", errors.Join(w.err), w.tail())
+		case <-w.Done():
+			return fmt.Errorf("demo: the worker ended: %w\n%s", errors.Join(w.Err()), w.Tail())
 		case <-limit.C:
-			return errors.Join(fmt.Errorf("demo: the worker does not run after %v\n%s", startLimit, w.tail()), w.kill())
+			return errors.Join(fmt.Errorf("demo: the worker does not run after %v\n%s", startLimit, w.Tail()), w.Kill())
 		}
 	}
+}
+
+// look asks the worker.
+func (t *tour) look(ctx context.Context) (worker.View, error) {
+	return worker.Look(ctx, t.client, "bills-demo", "unique", inputTopic)
 }
 
 // tour shows rows, kills and checks until its time is over.
@@ -247,11 +254,11 @@ func (t *tour) tour(ctx context.Context, failed <-chan error) error {
 			return nil
 		case err := <-failed:
 			return err
-		case <-t.worker.done:
-			return fmt.Errorf("demo: the worker ended by itself: %w\n%s", errors.Join(t.worker.err), t.worker.tail())
+		case <-t.worker.Done():
+			return fmt.Errorf("demo: the worker ended by itself: %w\n%s", errors.Join(t.worker.Err()), t.worker.Tail())
 		case <-second.C:
 			rows++
-			if v, err := look(ctx, t.client); err == nil {
+			if v, err := t.look(ctx); err == nil {
 				t.last = v
 			}
 			if t.Rows && (time.Since(t.began) < denseRows || rows%5 == 0) {
@@ -281,22 +288,22 @@ func (t *tour) clock() string {
 func (t *tour) row() {
 	have, _ := t.read.totals()
 	p99 := "-"
-	if !math.IsNaN(t.last.p99) {
-		p99 = fmt.Sprintf("%.0f ms", t.last.p99*1000)
+	if !math.IsNaN(t.last.P99) {
+		p99 = fmt.Sprintf("%.0f ms", t.last.P99*1000)
 	}
-	fmt.Fprintf(t.Out, "   %s%11s%13s%11s%14s%8s%10s%13s\n", t.clock(), groupN(t.last.in), groupN(t.last.duplicates), groupN(t.last.unique),
-		group(amount(have.all().cents)), groupN(uint64(t.last.lag)), groupN(t.commits+t.last.commits), p99)
+	fmt.Fprintf(t.Out, "   %s%11s%13s%11s%14s%8s%10s%13s\n", t.clock(), groupN(t.last.In), groupN(t.last.Duplicates), groupN(t.last.Unique),
+		group(amount(have.all().cents)), groupN(uint64(t.last.Lag)), groupN(t.commits+t.last.Commits), p99)
 }
 
 // killAndRestart kills the worker and starts it again, as a supervisor would.
 func (t *tour) killAndRestart(ctx context.Context) error {
 	// What it has counted so far, so that the column goes on.
-	if v, err := look(ctx, t.client); err == nil {
+	if v, err := t.look(ctx); err == nil {
 		t.last = v
 	}
-	t.commits += t.last.commits
-	fmt.Fprintf(t.Out, "   %s  ✗ killing the worker (kill -9 %d), on purpose\n", t.clock(), t.worker.pid())
-	if err := t.worker.kill(); err != nil {
+	t.commits += t.last.Commits
+	fmt.Fprintf(t.Out, "   %s  ✗ killing the worker (kill -9 %d), on purpose\n", t.clock(), t.worker.PID())
+	if err := t.worker.Kill(); err != nil {
 		return err
 	}
 	killed := time.Now()
@@ -305,11 +312,11 @@ func (t *tour) killAndRestart(ctx context.Context) error {
 	}
 	replayed := t.gen.replayOld()
 	mode := "tail only"
-	if t.last.full > 0 {
+	if t.last.Full > 0 {
 		mode = "in full"
 	}
 	running := time.Since(killed)
-	fmt.Fprintf(t.Out, "   %s    restored %s changelog records (%s), all tasks run again after %.1f s\n", t.clock(), groupN(t.last.restored), mode, running.Seconds())
+	fmt.Fprintf(t.Out, "   %s    restored %s changelog records (%s), all tasks run again after %.1f s\n", t.clock(), groupN(t.last.Restored), mode, running.Seconds())
 	fmt.Fprintf(t.Out, "   %s    sending %s bills from before the kill once more\n", t.clock(), groupN(uint64(replayed)))
 	return nil
 }

@@ -11,8 +11,7 @@
 // loop), in the next batch (a producer that got no answer and sent again), and after the kill, of
 // bills from before it (an upstream that replays).
 //
-// The worker ends with its parent, however that one ends: by the end of its standard input, and on
-// Linux by a signal of the kernel too.
+// Package worker starts and kills it, so that nothing of the demo outlives it.
 //
 // What it does not do: the broker is in memory and the load is small. It shows that the figures are
 // right, not how fast or how durable anything is.

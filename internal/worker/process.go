@@ -1,4 +1,4 @@
-package demo
+package worker
 
 import (
 	"bytes"
@@ -13,11 +13,8 @@ import (
 	"time"
 )
 
-// stopLimit is how long a worker has for its last commit.
-const stopLimit = 5 * time.Second
-
-// worker is a child process.
-type worker struct {
+// Process is a child process.
+type Process struct {
 	cmd   *exec.Cmd
 	stdin io.Closer // its end stops the worker
 	done  chan struct{}
@@ -25,24 +22,25 @@ type worker struct {
 	log   string
 }
 
-// startWorker starts this program again with the arguments. What it logs goes to the file.
-func startWorker(executable, name string, args []string, logFile string) (*worker, error) {
+// Start starts this program, whose path and argv[0] are given, again with the arguments. What it logs is
+// appended to the file.
+func Start(executable, name string, args []string, logFile string) (*Process, error) {
 	out, err := os.OpenFile(logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("demo: worker's log: %w", err)
+		return nil, fmt.Errorf("worker: its log: %w", err)
 	}
 	defer out.Close() // the child has its own
 	cmd := exec.Command(executable, args...)
 	cmd.Args[0] = name
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = childAttributes()
-	// Variables of this process must not change what the demo shows.
+	// Variables of this process must not change what the worker does.
 	cmd.Env = withoutOptions(os.Environ())
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, fmt.Errorf("demo: worker: %w", err)
+		return nil, fmt.Errorf("worker: %w", err)
 	}
-	w := &worker{cmd: cmd, stdin: stdin, done: make(chan struct{}), log: logFile}
+	w := &Process{cmd: cmd, stdin: stdin, done: make(chan struct{}), log: logFile}
 	started := make(chan error, 1)
 	go func() {
 		// The kernel sends the death signal when the thread that started the child ends, not the
@@ -57,7 +55,7 @@ func startWorker(executable, name string, args []string, logFile string) (*worke
 		close(w.done)
 	}()
 	if err := <-started; err != nil {
-		return nil, fmt.Errorf("demo: starting the worker: %w", err)
+		return nil, fmt.Errorf("worker: start: %w", err)
 	}
 	return w, nil
 }
@@ -73,35 +71,42 @@ func withoutOptions(env []string) []string {
 	return out
 }
 
-func (w *worker) pid() int { return w.cmd.Process.Pid }
+// PID is its process ID.
+func (w *Process) PID() int { return w.cmd.Process.Pid }
 
-// kill ends the worker at once, in the midst of whatever it does (SIGKILL).
-func (w *worker) kill() error {
+// Done is closed when it has ended. Then Err says how.
+func (w *Process) Done() <-chan struct{} { return w.done }
+
+// Err is how it ended; nil for a clean end. It is asked after Done only.
+func (w *Process) Err() error { return w.err }
+
+// Kill ends the worker at once, in the midst of whatever it does (SIGKILL).
+func (w *Process) Kill() error {
 	if err := w.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
-		return fmt.Errorf("demo: killing the worker: %w", err)
+		return fmt.Errorf("worker: kill: %w", err)
 	}
 	<-w.done
 	return nil
 }
 
-// stop lets the worker commit and end. One that does not is killed, which is an error.
-func (w *worker) stop(ctx context.Context) error {
+// Stop lets the worker commit and end. One that has not after the limit is killed, which is an error.
+func (w *Process) Stop(ctx context.Context, limit time.Duration) error {
 	_ = w.stdin.Close()
 	select {
 	case <-w.done:
-	case <-time.After(stopLimit):
-		return errors.Join(fmt.Errorf("demo: the worker did not stop within %v", stopLimit), w.kill())
+	case <-time.After(limit):
+		return errors.Join(fmt.Errorf("worker: it did not stop within %v", limit), w.Kill())
 	case <-ctx.Done():
-		return w.kill()
+		return w.Kill()
 	}
 	if w.err != nil {
-		return fmt.Errorf("demo: the worker stopped with an error: %w\n%s", w.err, w.tail())
+		return fmt.Errorf("worker: it stopped with an error: %w\n%s", w.err, w.Tail())
 	}
 	return nil
 }
 
-// tail returns the end of the worker's log.
-func (w *worker) tail() string {
+// Tail returns the end of the worker's log.
+func (w *Process) Tail() string {
 	data, err := os.ReadFile(w.log)
 	if err != nil {
 		return ""

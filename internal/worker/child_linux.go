@@ -1,4 +1,4 @@
-package demo
+package worker
 
 import "syscall"
 
