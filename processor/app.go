@@ -89,6 +89,11 @@ func (a *App) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("processor: ask for the cluster's ID: %w", err)
 	}
+	// Before the state directory is made this cluster's: a wrong address is often noticed by the topics that
+	// are not there.
+	if _, err := userTopics(ctx, cluster, a.topo, &a.cfg); err != nil {
+		return err
+	}
 	log, err := a.openLog(clusterID)
 	if err != nil {
 		return err

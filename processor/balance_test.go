@@ -1,6 +1,10 @@
 package processor
 
 import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/streamd/streamd/topology"
@@ -31,4 +35,20 @@ func TestCountersBalance(t *testing.T) {
 		return
 	}
 	t.Error("no operator \"unique\"")
+}
+
+// TestStateDirectoryIsNotTiedToAWrongCluster: a cluster without the topics is often the wrong one. The state
+// directory is not made its own.
+func TestStateDirectoryIsNotTiedToAWrongCluster(t *testing.T) {
+	w := newWorld(t, totals(t))
+	w.b.DeleteTopic("out")
+	dir := filepath.Join(t.TempDir(), "state")
+	app, err := New(w.topo, WithStateDir(dir), optionFunc(func(c *config) { c.cluster = w.b.Client("app") }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, app.Run(t.Context()), ErrTopics, `output topic "out" does not exist`, "kafka-topics.sh --create --topic out", "streamd dev", "--topic out:N")
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the state directory was touched: %v", err)
+	}
 }

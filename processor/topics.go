@@ -93,7 +93,8 @@ func userTopics(ctx context.Context, c broker.Cluster, topo *topology.Topology, 
 	var missing []error
 	for _, n := range names {
 		if _, ok := seen[n]; !ok {
-			missing = append(missing, fmt.Errorf("%s %q does not exist: create it, for example with: kafka-topics.sh --create --topic %s --partitions N", use[n], n, n))
+			missing = append(missing, fmt.Errorf("%s %q does not exist: create it, for example with: kafka-topics.sh --create --topic %s --partitions N; "+
+				"in the broker of streamd dev: start that with --topic %s:N", use[n], n, n, n))
 		}
 	}
 	if missing != nil {
