@@ -219,6 +219,11 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	rest.Go(func() { e.purgeLoop(memberCtx) })
 	rest.Go(func() { e.compactLoop(memberCtx) })
 	rest.Go(func() { e.watchLoop(memberCtx) })
+	rest.Go(func() {
+		if err := e.identityLoop(memberCtx); err != nil {
+			failed <- err
+		}
+	})
 
 	var err error
 	select {

@@ -22,6 +22,7 @@ type Cluster struct {
 	conns      map[string]*adminConn // metadata and administration, by address
 	brokers    map[int32]string      // addresses by broker ID, as the last metadata has them
 	leaders    map[record.TopicPartition]int32
+	ids        map[string]sarama.Uuid // of topics, as the last metadata has them
 	controller int32
 	id         string
 	limits     map[string]int // max.message.bytes of the topics that were described
@@ -47,7 +48,7 @@ func Open(ctx context.Context, conf Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		conf: conf, conns: map[string]*adminConn{}, brokers: map[int32]string{}, leaders: map[record.TopicPartition]int32{},
-		controller: -1, limits: map[string]int{}, logged: map[request]*sometimes{},
+		ids: map[string]sarama.Uuid{}, controller: -1, limits: map[string]int{}, logged: map[request]*sometimes{},
 	}
 	for _, r := range []request{
 		reqInit, reqFetch, reqMetadata, reqJoin, reqCoordinator, reqListOffsets, reqOffsetFetch, reqDeleteRecords, reqCreateTopic, reqConfigs,
@@ -116,6 +117,9 @@ func (c *Cluster) describe(ctx context.Context, topics ...string) (resp *sarama.
 		c.id = *resp.ClusterID
 	}
 	for _, t := range resp.Topics {
+		if t.Uuid != (sarama.Uuid{}) {
+			c.ids[t.Name] = t.Uuid
+		}
 		if t.Err == sarama.ErrUnknownTopicOrPartition { // deleted, perhaps
 			maps.DeleteFunc(c.leaders, func(tp record.TopicPartition, _ int32) bool { return tp.Topic == t.Name })
 		}
@@ -180,6 +184,13 @@ func (c *Cluster) knownLeader(tp record.TopicPartition) (id int32, addr string, 
 		addr, ok = c.brokers[id]
 	}
 	return id, addr, ok
+}
+
+// topicID returns a topic's ID as the last metadata has it; zero if it is not known.
+func (c *Cluster) topicID(topic string) sarama.Uuid {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ids[topic]
 }
 
 // brokerAddr returns the address of a broker by its ID, if the metadata has it.

@@ -2,8 +2,11 @@ package kafka
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
+
+	"github.com/IBM/sarama"
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/record"
@@ -44,10 +47,11 @@ type inPart struct {
 	leader  int32 // the leg that reads it, noLeader if it is to be found
 	refresh bool  // the known leader was wrong
 	retryAt time.Time
-	tries   int       // consecutive failures
-	unknown time.Time // since when the topic is said not to exist
-	want    int32     // bytes to ask for: grows for a batch larger than that
-	corrupt int       // how often in a row the bytes at pos could not be read
+	tries   int         // consecutive failures
+	unknown time.Time   // since when the topic is said not to exist
+	want    int32       // bytes to ask for: grows for a batch larger than that
+	id      sarama.Uuid // of the topic that pos belongs to, once a leader was found
+	corrupt int         // how often in a row the bytes at pos could not be read
 	// replica is the broker to read from instead of the leader, until the given time (KIP-392).
 	replica      int32
 	replicaUntil time.Time
@@ -89,6 +93,8 @@ func (r *reader) Seek(tp record.TopicPartition, next record.Offset, tag uint64) 
 		p.paused, p.leader = old.paused, old.leader
 		if old.failed {
 			p.leader, p.refresh = noLeader, true
+		} else {
+			p.id = old.id
 		}
 	}
 	r.parts[tp] = p
@@ -235,14 +241,34 @@ func (r *reader) findLeaders() {
 			id, addr, err := r.c.leader(r.ctx, p.tp)
 			r.mu.Lock()
 			if r.current(p) {
-				if err != nil {
+				switch remade := r.identify(p); {
+				case err != nil:
 					r.leaderError(p, err)
-				} else {
+				case remade != nil:
+					r.fail(p, remade)
+				default:
 					r.assign(p, id, addr)
 				}
 			}
 			r.mu.Unlock()
 		}
+	}
+}
+
+// identify finds a topic that was deleted and made again: a position in the old one means another record in the new
+// one, or none. A Fetch names the topic by its name, but the deletion shows in its answer, and the metadata that is
+// asked for then has the new ID. r.mu is held.
+func (r *reader) identify(p *inPart) error {
+	id := r.c.topicID(p.tp.Topic)
+	if p.id == (sarama.Uuid{}) || id == (sarama.Uuid{}) {
+		p.id = id
+	}
+	if p.id == id {
+		return nil
+	}
+	return &broker.Error{
+		Op: string(reqFetch), Where: record.Position{TopicPartition: p.tp, Offset: p.pos}.String(), Kind: broker.ErrUnknownTopic,
+		Cause: fmt.Errorf("the topic was deleted and made again: its ID is %s and was %s", uuidString(id), uuidString(p.id)),
 	}
 }
 

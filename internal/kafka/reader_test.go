@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -426,4 +427,51 @@ func TestManyPartitions(t *testing.T) {
 		}
 		return len(seen) == n
 	})
+}
+
+// TestReaderOfATopicMadeAnew: its position means other records in the new topic, however many there are.
+func TestReaderOfATopicMadeAnew(t *testing.T) {
+	f := newFake(t, 1)
+	in := makeTopic(t, f.c, 1)
+	p := newProducer(t, f.c, "x")
+	addValues(p, tpOf(in, 0), "1", "2")
+	mustCommit(t, p)
+	r := f.open(t).NewReader(broker.ReaderConfig{})
+	defer r.Close()
+	r.Seek(tpOf(in, 0), 0, 1)
+	ctx := testContext(t)
+	for next := record.Offset(0); next < 3; {
+		for _, b := range r.Poll(ctx, time.Second) {
+			if next = b.Next; b.Err != nil {
+				t.Fatal(b.Err)
+			}
+		}
+		if ctx.Err() != nil {
+			t.Fatal("nothing to read")
+		}
+	}
+	deleteTopic(t, f.ListenAddrs(), in)
+	other := f.open(t)
+	if err := other.CreateTopic(ctx, broker.Topic{Name: in, Partitions: 1, Replicas: -1, Cleanup: broker.Delete, Retention: -1}); err != nil {
+		t.Fatal(err)
+	}
+	q := newProducer(t, other, "y")
+	addValues(q, tpOf(in, 0), "a", "b", "c", "d", "e")
+	mustCommit(t, q)
+	for {
+		for _, b := range r.Poll(ctx, time.Second) {
+			if len(b.Records) > 0 {
+				t.Fatalf("read %q of the new topic from a position of the old one", b.Records[0].Value)
+			}
+			if b.Err != nil {
+				if !errors.Is(b.Err, broker.ErrUnknownTopic) || !strings.Contains(b.Err.Error(), "made again") {
+					t.Fatal(b.Err)
+				}
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			t.Fatal("the reader waits")
+		}
+	}
 }
