@@ -205,7 +205,8 @@ func holds(e *expr, r *event) (bool, error) {
 	}
 	b, ok := v.(types.Bool)
 	if !ok {
-		return false, fmt.Errorf("a condition must be true or false, this is %s", v.Type().TypeName())
+		// Only a source without a type gets here: with one, validate knows what the expression gives.
+		return false, fmt.Errorf("a condition must be true or false, this is %s (give the source a type, and streamd validate finds it)", v.Type().TypeName())
 	}
 	return bool(b), nil
 }
