@@ -75,7 +75,9 @@ type (
 
 var aggregateCases = []aggregateCase{
 	{"count", func(w ws, n string, o ...topology.AggregateOption) outS { return shown(topology.Count(w, n, o...), n) }, func(g []sample) any { return len(g) }},
-	{"sum", func(w ws, n string, o ...topology.AggregateOption) outS { return shown(topology.Sum(w, n, value, o...), n) }, func(g []sample) any { return sum(g) }},
+	{"sum", func(w ws, n string, o ...topology.AggregateOption) outS {
+		return shown(topology.Sum(w, n, value, o...), n)
+	}, func(g []sample) any { return sum(g) }},
 	{"min", func(w ws, n string, o ...topology.AggregateOption) outS {
 		return shown(topology.Min(w, n, serde.Int64(), value, o...), n)
 	}, func(g []sample) any { return best(g, byValue) }},
@@ -256,11 +258,15 @@ func play(t *testing.T, topo *topology.Topology, all []sample, r *rand.Rand) (*w
 			w.b.SetFault(func(simbroker.Call) simbroker.Action { return simbroker.Action{} })
 			s := w.live()
 			if r != nil {
-				calls, last := 0, 20+r.IntN(120)
+				calls, last := 0, 40+r.IntN(250)
 				verdict := []simbroker.Verdict{simbroker.CrashBefore, simbroker.CrashAfter}[r.IntN(2)]
-				w.b.SetFault(func(simbroker.Call) simbroker.Action {
+				w.b.SetFault(func(c simbroker.Call) simbroker.Action {
 					if calls++; calls == last {
 						return simbroker.Action{Verdict: verdict}
+					}
+					if c.API == simbroker.EndTxn && r.IntN(3) == 0 { // then the task goes back, in the same process
+						lost := []simbroker.Verdict{simbroker.LoseRequest, simbroker.LoseAnswer}[r.IntN(2)]
+						return simbroker.Action{Verdict: lost, Wait: time.Millisecond}
 					}
 					return simbroker.Action{}
 				})

@@ -134,6 +134,7 @@ func TestWindowClosesWhenTheInputStops(t *testing.T) {
 	w.work(s, 4*time.Second)
 	expectOut(t, w, "a@0-10=1")
 	s = w.live()
+	w.sendAt(0, "a", 5, 1) // late, also for a process that has not seen how time went by
 	w.work(s, time.Minute)
 	expectOut(t, w, "a@0-10=1")
 }
