@@ -42,7 +42,7 @@ type App struct {
 
 // New makes an App. It connects to nothing. All mistakes in the options come back at once.
 func New(topo *topology.Topology, opts ...Option) (*App, error) {
-	cfg := defaults()
+	cfg := defaults(topo.Name())
 	for _, o := range opts {
 		o.apply(&cfg)
 	}

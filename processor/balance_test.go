@@ -1,12 +1,15 @@
 package processor
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
+	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/topology"
 )
 
@@ -50,5 +53,43 @@ func TestStateDirectoryIsNotTiedToAWrongCluster(t *testing.T) {
 	wantError(t, app.Run(t.Context()), ErrTopics, `output topic "out" does not exist`, "kafka-topics.sh --create --topic out", "streamd dev", "--topic out:N")
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the state directory was touched: %v", err)
+	}
+}
+
+// TestDefaultStateDirectoriesAreApart: two applications that are started in one place do not meet in one
+// directory, nor in that of streamd run.
+func TestDefaultStateDirectoriesAreApart(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, name := range []string{"one", "two"} {
+		b := topology.New(name)
+		topology.To(topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id")), "out", serde.String(), serde.Int64())
+		topo, err := b.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(t, topo)
+		app, err := New(topo, optionFunc(func(c *config) { c.cluster = w.b.Client("app") }))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- app.Run(ctx) }()
+		for app.Status().Instance == "" { // made with the directory
+			select {
+			case err := <-ended:
+				t.Fatalf("%s: %v", name, err)
+			case <-time.After(time.Millisecond):
+			}
+		}
+		defer func() { // both run at once
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		if _, err := os.Stat(filepath.Join(".streamd", name, "STATE")); err != nil {
+			t.Error(err)
+		}
 	}
 }

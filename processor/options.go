@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"path/filepath"
 	"runtime"
 	"time"
 
@@ -92,10 +93,14 @@ type config struct {
 // number of transactions at low rates.
 const defaultPacking = 4
 
-func defaults() config {
+// defaultStateDir is one of the application's own, where streamd run would put it, too: two applications
+// that are started in one place must not meet in one directory.
+func defaultStateDir(app string) string { return filepath.Join(".streamd", app) }
+
+func defaults(app string) config {
 	return config{
 		kafka:      KafkaConfig{ClientID: "streamd"},
-		stateDir:   ".streamd",
+		stateDir:   defaultStateDir(app),
 		workers:    runtime.GOMAXPROCS(0),
 		packing:    defaultPacking,
 		guarantee:  ExactlyOnce,
@@ -127,7 +132,7 @@ func WithKafka(k KafkaConfig) Option {
 }
 
 // WithStateDir sets the directory of the local transaction log and of the instance ID. It belongs to
-// one process at a time and is locked. Default "./.streamd". Equals state.dir.
+// one process at a time and is locked. Default ".streamd" and in it the application's name. Equals state.dir.
 func WithStateDir(dir string) Option { return optionFunc(func(c *config) { c.stateDir = dir }) }
 
 // WithInstanceID sets the name of this process in the consumer group and in the transactional IDs.

@@ -39,7 +39,7 @@ type Stepper struct {
 
 // NewStepper looks at the topics as an App does and makes the workers.
 func NewStepper(ctx context.Context, topo *topology.Topology, env Env, opts ...Option) (*Stepper, error) {
-	cfg := defaults()
+	cfg := defaults(topo.Name())
 	cfg.workers = 1
 	for _, o := range opts {
 		o.apply(&cfg)
