@@ -11,6 +11,7 @@ import (
 type proxy struct {
 	listener net.Listener
 	to       string
+	commit   *regexp.Regexp
 
 	mu    sync.Mutex
 	conns []net.Conn
@@ -29,13 +30,17 @@ const (
 	hang              // it stays in the network until thaw, as the rest of the connection
 )
 
-func newProxy(t *testing.T, to string) *proxy {
+func (s *suite) proxy(t *testing.T) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, to: to, frozen: make(chan struct{})}
+	commit, err := regexp.Compile(s.Commit())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: l, to: s.Address(), commit: commit, frozen: make(chan struct{})}
 	t.Cleanup(p.close)
 	go p.serve()
 	return p
@@ -77,14 +82,11 @@ func (p *proxy) thaw() {
 	}
 }
 
-// commitWord is the statement, and not a column or an isolation level.
-var commitWord = regexp.MustCompile(`(?i)\bcommit\b`)
-
 // take returns the pending action if the bytes hold a COMMIT.
 func (p *proxy) take(b []byte) action {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.onCommit == forward || !commitWord.Match(b) {
+	if p.onCommit == forward || !p.commit.Match(b) {
 		return forward
 	}
 	a := p.onCommit

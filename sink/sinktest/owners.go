@@ -38,7 +38,7 @@ func commitAnswerLost(t *testing.T, s *suite) { lost(t, s, loseAfter, 6) }
 func lost(t *testing.T, s *suite, how action, after record.Offset) {
 	table := s.table(t, counted(), nil)
 	p := partition()
-	network := newProxy(t, s.Address())
+	network := s.proxy(t)
 	target := s.open(t, Spec{Table: table, Address: network.address()})
 	w := claim(t, target, p)
 	write(t, w, batch(0, 3, "x"))
@@ -64,7 +64,7 @@ func lost(t *testing.T, s *suite, how action, after record.Offset) {
 func zombie(t *testing.T, s *suite) {
 	table := s.table(t, counted(), nil)
 	p := partition()
-	network := newProxy(t, s.Address())
+	network := s.proxy(t)
 	old := claim(t, s.open(t, Spec{Table: table, Address: network.address()}), p)
 	write(t, old, batch(0, 3, "x"))
 	network.at(hang)

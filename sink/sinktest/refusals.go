@@ -85,8 +85,8 @@ func rights(t *testing.T, s *suite) {
 			t.Errorf("%s: the password stands in the message: %v", name, err)
 		}
 	}
-	refused("a reader", Spec{Table: table, User: user, Password: password}, true, "INSERT")
-	refused("a wrong password", Spec{Table: table, User: user, Password: "wrong"}, true, "connect")
+	refused("a reader", Spec{Table: table, User: user, Password: password}, true)
+	refused("a wrong password", Spec{Table: table, User: user, Password: "wrong"}, true)
 	on, err := s.ReadOnly(t.Context(), user, password, true)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func rights(t *testing.T, s *suite) {
 		}
 	}
 	// Nobody listens there: a server that is down is waited for, so this is no error of the setup.
-	nobody := newProxy(t, s.Address())
+	nobody := s.proxy(t)
 	nobody.close()
 	err = s.unchecked(t, Spec{Table: table, Address: nobody.address()}).Check(t.Context())
 	var setup *sink.SetupError

@@ -43,6 +43,10 @@ func (h *harness) Address() string {
 	return h.server.Address
 }
 
+// Commit is the statement, and not a column or an isolation level.
+func (h *harness) Commit() string             { return `(?i)\bcommit\b` }
+func (h *harness) LeftOut() map[string]string { return nil }
+
 func (h *harness) Exec(ctx context.Context, statement string) error {
 	_, err := h.db.ExecContext(ctx, statement)
 	return err
