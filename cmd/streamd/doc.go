@@ -7,10 +7,11 @@
 //	streamd dev                a broker in memory, for trying things
 //	streamd status             ask a running process
 //	streamd verify FILE        compare state, offsets and outputs with what they must be
+//	streamd soak               prove it on a cluster: workers are killed, every result is checked
 //	streamd version
 //
 // Each command explains itself with --help. Every flag can also be given as an environment variable:
 // --data-dir as STREAMD_DATA_DIR. Logs go to standard error, results to standard output.
 //
-// This package holds flags and words; the work is in internal/daemon, internal/demo and internal/verify.
+// This package holds flags and words; the work is in internal/daemon, internal/demo, internal/verify and internal/soak.
 package main

@@ -60,7 +60,7 @@ Write a pipeline file, check it, look at it, run it:
 		"run":     {c.runCommand(), c.demoCommand(), c.devCommand()},
 		"write":   {c.validateCommand(), c.graphCommand()},
 		"look":    {c.statusCommand()},
-		"operate": {c.verifyCommand()},
+		"operate": {c.verifyCommand(), c.soakCommand()},
 	} {
 		for _, cmd := range commands {
 			cmd.GroupID = id

@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "send": send, "receive": receive, "until": until,
+			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until,
 		},
 	})
 }
@@ -117,6 +117,19 @@ func listening(ts *testscript.TestScript, _ bool, args []string) {
 		}
 	}
 	ts.Fatalf("nobody listens: %v", err)
+}
+
+// listening-topic ADDRESS TOPIC waits until there is a record in the topic.
+func listeningTopic(ts *testscript.TestScript, _ bool, args []string) {
+	c, err := kgo.NewClient(kgo.SeedBrokers(args[0]), kgo.ConsumeTopics(args[1]), kgo.MetadataMinAge(50*time.Millisecond), kgo.MetadataMaxAge(100*time.Millisecond))
+	ts.Check(err)
+	defer c.Close()
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); {
+		if pollFor(ts, c, time.Second).NumRecords() > 0 {
+			return
+		}
+	}
+	ts.Fatalf("no record comes in topic %s", args[1])
 }
 
 // send ADDRESS TOPIC FILE sends each line of a file as a record, the text before the first tab as its key.
