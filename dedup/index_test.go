@@ -347,9 +347,6 @@ func TestRateIsAsComputed(t *testing.T) {
 
 // Generations grow with an underestimated load, so that there are never many of them.
 func TestGenerationsStayFew(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a million IDs")
-	}
 	log := &deduptest.Log{}
 	ix := mustOpen(t, Config{ExpectedIDs: 1}, log) // 8 generations would be 262,144
 	worst := 0.0
@@ -487,9 +484,6 @@ func heapBytes() int {
 
 // Design target: at most 6 bytes an ID with everything, 2.2 of them in sealed generations.
 func TestMemory(t *testing.T) {
-	if testing.Short() {
-		t.Skip("two million IDs")
-	}
 	const n = 2_000_000
 	log := &deduptest.Log{}
 	ix := mustOpen(t, Config{ExpectedIDs: n}, discard{log})

@@ -83,7 +83,7 @@ func TestFloor(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	mount := t.TempDir()
 	if err := syscall.Mount("tmpfs", mount, "tmpfs", 0, "size=96m"); err != nil {
-		t.Skipf("cannot mount a small disk: %v", err)
+		t.Fatalf("cannot mount a small disk: %v; run it as root, or with: unshare -rm go test ./txlog", err)
 	}
 	t.Cleanup(func() {
 		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil {
