@@ -3,10 +3,12 @@ package topology
 import (
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/window"
 )
 
 type bytesRecord = record.Record[[]byte, []byte]
@@ -54,6 +56,13 @@ var benchmarks = []struct {
 	}, nil},
 	{"dedup scope stream", func(in *Stream[[]byte, []byte]) {
 		Process(Dedup(in, "unique", Retention(hour), ScopeStream()), "end", discard[[]byte])
+	}, nil},
+	{"count", func(in *Stream[[]byte, []byte]) { Count(in, "totals") }, nil},
+	{"tumbling count", func(in *Stream[[]byte, []byte]) {
+		Count(WindowedBy(in, window.Tumbling(time.Minute)), "totals")
+	}, nil},
+	{"tumbling count, on close", func(in *Stream[[]byte, []byte]) {
+		Count(WindowedBy(in, window.Tumbling(time.Minute).Grace(time.Second)), "totals", EmitOnClose())
 	}, nil},
 	{"aggregate", func(in *Stream[[]byte, []byte]) {
 		Aggregate(in, "totals", serde.Int64(), func(n int64, r bytesRecord) (int64, error) { return n + int64(len(r.Value)), nil })
