@@ -19,6 +19,7 @@ type assignment struct {
 
 	mu    sync.Mutex // guards all below; never held while waiting for a worker
 	tasks map[string]*placed
+	heard broker.GroupMeta // by the last Assigned
 	// leaving are the tasks that a worker was told to let go of. Until it has, a task that comes back goes
 	// to that worker: its commit may be under way, and must not meet another worker's on the same store.
 	leaving map[string]leaving
@@ -57,6 +58,11 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 			return
 		}
 	}
+	if len(a.tasks) > 0 && a.missed(meta) {
+		a.log.Warn("a generation of the group was missed: all tasks start again from the committed state", "generation", meta.Generation, "last", a.heard.Generation)
+		a.letGo(func(*taskRun) bool { return true }, true)
+	}
+	a.heard = meta
 	add := map[*worker][]*taskRun{}
 	now := map[string]bool{}
 	var names []string
@@ -90,6 +96,14 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 	for _, w := range a.workers {
 		w.send(command{assign: true, meta: meta, add: add[w]})
 	}
+}
+
+// missed says whether the group has had a generation that this member was not told of, or knows it as another
+// member. Another one may have owned its tasks then, and committed: that they are ours again does not mean that
+// the state in memory is still the newest (crash table, rows 16 and 49).
+func (a *assignment) missed(meta broker.GroupMeta) bool {
+	last := a.heard
+	return meta.Member != last.Member || meta.Generation != last.Generation && meta.Generation != last.Generation+1
 }
 
 // checkPartition finds partitions that were added to an input since the start: nobody would process them,
@@ -188,12 +202,17 @@ func (a *assignment) release(gone []record.TopicPartition, lost bool) []chan str
 	if a.done {
 		return nil
 	}
+	return a.letGo(func(run *taskRun) bool { return slices.ContainsFunc(gone, run.owns) }, lost)
+}
+
+// letGo tells the workers to let go of tasks. mu is held.
+func (a *assignment) letGo(which func(*taskRun) bool, lost bool) []chan struct{} {
 	var waits []chan struct{}
 	for _, w := range a.workers {
 		var tps []record.TopicPartition
 		done := make(chan struct{})
 		for name, t := range a.tasks {
-			if t.worker == w && slices.ContainsFunc(gone, t.run.owns) {
+			if t.worker == w && which(t.run) {
 				tps = append(tps, t.run.inputs...)
 				a.leave(name, w, done)
 			}
