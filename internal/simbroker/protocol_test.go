@@ -168,3 +168,22 @@ func TestRepeatedRequests(t *testing.T) {
 		}
 	}
 }
+
+// An open transaction is fenced with the last epoch: the next Init gets another producer ID, and the loop that an
+// epoch beyond the last one would make does not begin.
+func TestFenceAtTheLastEpoch(t *testing.T) {
+	b, _, p := world(t)
+	b.ExhaustEpochs("x", 0)
+	p.epoch = maxEpoch
+	b.addPartitions("x", p.pid, p.epoch, []record.TopicPartition{inputs})
+	first := p.pid
+	for i := range 3 {
+		if err := p.Init(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if p.pid == first || int(p.epoch) != i {
+			t.Fatalf("producer ID %d (was %d), epoch %d", p.pid, first, p.epoch)
+		}
+		b.addPartitions("x", p.pid, p.epoch, []record.TopicPartition{inputs})
+	}
+}

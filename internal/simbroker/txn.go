@@ -101,14 +101,17 @@ func (b *Broker) initProducer(id string, timeout time.Duration, pid int64, epoch
 		return -1, -1, ConcurrentTransactions
 	}
 	switch {
+	case t.epoch > maxEpoch:
+		// A fence used the last epoch up. Real Kafka hands it out once more to who asks with the one before, and
+		// cannot fence it then: what becomes of that is not modelled.
+		b.raise(t)
 	case pid >= 0 && !rotated && epoch == t.lastEpoch && epoch != t.epoch:
 		// The raise has happened (a repeated request, or the coordinator fenced us by a timeout).
 	case pid >= 0 && !rotated && epoch != t.epoch:
 		return -1, -1, ProducerFenced
 	case rotated:
 	case t.epoch >= maxEpoch:
-		b.nextPID++
-		t.lastPID, t.pid, t.epoch, t.lastEpoch = t.pid, b.nextPID, 0, -1
+		b.raise(t)
 	default:
 		t.lastEpoch = epoch
 		if pid < 0 {

@@ -139,6 +139,10 @@ func drawRollback(rng *rand.Rand, f *Fault) { f.N = rng.IntN(1 + rng.IntN(40)) }
 
 func drawZombie(rng *rand.Rand, f *Fault) {
 	f.Duration = rebalanceTimeout + millis(rng, 2_000)
+	if f.Point == "Fetch" { // away and back while it waits for input: nothing that it sends afterwards tells it
+		f.N, f.Duration = 1, rebalanceTimeout+500*time.Millisecond+millis(rng, 1_200)
+		return
+	}
 	if rng.IntN(2) == 0 {
 		f.Duration += sessionTimeout
 	}

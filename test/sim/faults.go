@@ -120,7 +120,7 @@ func (w *world) spring(o *owner, where string) {
 		// than its session, so that it is still a member when it wakes up.
 		o.paused = w.now().Add(t.Duration)
 		w.lastFault = later(w.lastFault, o.paused)
-		w.group.pending, w.group.moveAll = true, true
+		w.group.pending, w.group.moveAll, w.group.back = true, true, t.N%2 == 1
 		return
 	}
 }

@@ -25,8 +25,11 @@ type membership struct {
 	rng  *rand.Rand
 	sets [][]string
 
-	pending  bool // the membership changed: a new plan is needed
-	moveAll  bool // nobody keeps what it has, if there are others
+	pending  bool                             // the membership changed: a new plan is needed
+	moveAll  bool                             // nobody keeps what it has, if there are others
+	back     bool                             // and soon after, everybody gets it back
+	former   map[record.TopicPartition]string // who had what before
+	returns  time.Time                        // when they get it back; zero: not planned
 	revoking map[*owner]bool
 	plan     map[string][]record.TopicPartition
 	deadline time.Time
@@ -56,8 +59,15 @@ func (m *membership) join(o *owner) {
 	m.pending = true
 }
 
-// tell sends a member what it owns now.
+// tell sends a member what it owns now. One that stands still through several rebalances may hear of the last one
+// only: its join was answered by the newest generation, and nobody tells it what it missed.
 func (m *membership) tell(o *owner) {
+	if m.w.now().Before(o.paused) && m.rng.IntN(3) > 0 {
+		if len(o.news) > 0 {
+			m.w.hit("generation missed")
+		}
+		o.news = nil
+	}
 	delay := time.Duration(m.rng.IntN(30)) * time.Millisecond
 	o.news = append(o.news, notice{at: m.w.now().Add(delay), meta: m.g.Meta(o.instance), owned: m.g.Owned(o.instance)})
 }
@@ -87,6 +97,9 @@ func (m *membership) step(now time.Time) {
 	if m.plan != nil {
 		m.finish(now)
 	}
+	if m.plan == nil && !m.returns.IsZero() && !now.Before(m.returns) {
+		m.pending = true
+	}
 	if m.plan == nil && m.pending {
 		m.begin(now)
 	}
@@ -108,8 +121,16 @@ func (m *membership) begin(now time.Time) {
 	if len(instances) == 0 {
 		return
 	}
-	m.plan = m.newPlan(instances)
+	returns := !m.returns.IsZero() && !now.Before(m.returns)
+	if m.back && m.moveAll {
+		m.back, m.former = false, m.owners(instances)
+	}
+	m.plan = m.newPlan(instances, returns)
 	m.moveAll = false
+	if returns {
+		m.w.hit("away and back")
+		m.former, m.returns = nil, time.Time{}
+	}
 	m.revoking = map[*owner]bool{}
 	m.deadline = now.Add(rebalanceTimeout)
 	for _, o := range m.w.owners {
@@ -123,18 +144,16 @@ func (m *membership) begin(now time.Time) {
 }
 
 // newPlan deals each partition of each set to a member: mostly to the one that has it.
-func (m *membership) newPlan(instances []string) map[string][]record.TopicPartition {
+func (m *membership) newPlan(instances []string, returns bool) map[string][]record.TopicPartition {
 	plan := map[string][]record.TopicPartition{}
-	before := map[record.TopicPartition]string{}
-	for _, in := range instances {
-		for _, tp := range m.g.Owned(in) {
-			before[tp] = in
-		}
-	}
+	before := m.owners(instances)
 	for _, set := range m.sets {
 		for p := range record.Partition(m.w.partitions) {
 			in, ok := before[record.TopicPartition{Topic: set[0], Partition: p}]
+			was := m.former[record.TopicPartition{Topic: set[0], Partition: p}]
 			switch {
+			case returns && slices.Contains(instances, was):
+				in = was
 			case m.moveAll && ok:
 				in = instances[(slices.Index(instances, in)+1)%len(instances)]
 			case !ok || m.rng.IntN(3) == 0:
@@ -146,6 +165,17 @@ func (m *membership) newPlan(instances []string) map[string][]record.TopicPartit
 		}
 	}
 	return plan
+}
+
+// owners says who has what.
+func (m *membership) owners(instances []string) map[record.TopicPartition]string {
+	all := map[record.TopicPartition]string{}
+	for _, in := range instances {
+		for _, tp := range m.g.Owned(in) {
+			all[tp] = in
+		}
+	}
+	return all
 }
 
 // finish ends the rebalance once everybody has given back, or the rebalance timeout has passed.
@@ -165,6 +195,9 @@ func (m *membership) finish(now time.Time) {
 	}
 	m.g.Rebalance(context.Background(), m.plan)
 	m.w.note("rebalance ends: generation %d", m.g.Meta(instances[0]).Generation)
+	if m.former != nil && m.returns.IsZero() {
+		m.returns = now.Add(time.Duration(100+m.rng.IntN(500)) * time.Millisecond)
+	}
 	m.plan, m.revoking = nil, nil
 	for _, o := range m.w.owners {
 		if o.resume != nil && o.joined && m.member(o.instance) {

@@ -117,10 +117,10 @@ func deathPoints() []string {
 	}
 }
 
-// zombiePoints are the places within a commit where a process is stopped while others take over (crash
+// zombiePoints are the places before, in and after a commit where a process is stopped while others take over (crash
 // table, rows 18 to 20).
 func zombiePoints() []string {
-	return []string{"commit.prepared", "Produce", "TxnOffsetCommit", "EndTxn", "commit.acked", "disk.before", "restore.batch"}
+	return []string{"Fetch", "commit.prepared", "Produce", "TxnOffsetCommit", "EndTxn", "commit.acked", "disk.before", "restore.batch"}
 }
 
 // slots are the faults to choose from, each as often as its share says. The deck of a run of seeds is made of
@@ -148,7 +148,11 @@ var slots = sync.OnceValue(func() (all []Fault) {
 		add(n, Fault{What: "death", Point: p})
 	}
 	for _, p := range zombiePoints() {
-		add(2, Fault{What: "zombie", Point: p})
+		n := 2
+		if p == "Fetch" {
+			n = 4
+		}
+		add(n, Fault{What: "zombie", Point: p})
 	}
 	for _, w := range whats() {
 		add(w.share, Fault{What: w.name})

@@ -7,13 +7,17 @@ import (
 )
 
 // Shrink looks for a smaller run that is red too: without the faults that it does not need, with less input,
-// fewer instances and partitions. It tries at most tries runs. What it returns is red, if conf is.
-func Shrink(conf Config, tries int) Config {
+// fewer instances and partitions. It spends at most so many steps on it. What it returns is red, if conf is.
+func Shrink(conf Config, steps int) Config {
 	red := func(c Config) bool {
-		tries--
-		return tries >= 0 && len(Run(c).Errors) > 0
+		if steps <= 0 {
+			return false
+		}
+		r := Run(c)
+		steps -= r.Steps
+		return len(r.Errors) > 0
 	}
-	for again := true; again && tries > 0; {
+	for again := true; again && steps > 0; {
 		again = false
 		for i := len(conf.Schedule) - 1; i >= 0; i-- {
 			c := conf

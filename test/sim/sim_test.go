@@ -24,15 +24,15 @@ var (
 	untilRed  = flag.Bool("until-red", false, "stop at the first red seed and say how many it took")
 )
 
-// shrinkTries bounds how many runs are spent on a shorter schedule.
-const shrinkTries = 400
+// shrinkSteps bounds what is spent on a shorter schedule: some 500 runs, or few that make no progress.
+const shrinkSteps = 500_000
 
 // show prints what a red run needs.
 func show(t *testing.T, conf Config, r Result) {
 	t.Helper()
 	small := conf
 	if !*untilRed {
-		small = Shrink(conf, shrinkTries)
+		small = Shrink(conf, shrinkSteps)
 	}
 	t.Errorf("seed %d is red after %d steps; replay with: make sim SEED=%d\n%s", conf.Seed, r.Steps, conf.Seed, Report(conf, small))
 }
