@@ -1,0 +1,5 @@
+// Command pageviews counts page views per region in hopping windows.
+//
+//	go run ./cmd/streamd dev --topic pageviews:4 --topic pageviews-by-region:4
+//	go run ./examples/pageviews localhost:9092
+package main
