@@ -120,6 +120,9 @@ const maxOverlap = 1440
 
 // Validate returns what is wrong, all of it joined.
 func (w Windows) Validate() error {
+	if w.kind == 0 {
+		return errors.New("window: no windows: make them with Tumbling, Hopping, Sliding or Session")
+	}
 	var errs []error
 	note := func(format string, args ...any) { errs = append(errs, fmt.Errorf("window: "+format, args...)) }
 	whole := func(what string, d, least time.Duration) {
@@ -132,18 +135,14 @@ func (w Windows) Validate() error {
 	}
 	whole("a size", w.size, time.Millisecond)
 	whole("a grace", w.grace, 0)
-	switch w.kind {
-	case KindTumbling, KindSliding, KindSession:
-	case KindHopping:
+	if w.kind == KindHopping {
 		whole("a hop", w.every, time.Millisecond)
 		switch {
 		case w.every > w.size:
 			note("a hop of %v is greater than the size %v: records in between would belong to no window", w.every, w.size)
-		case w.every > 0 && (w.size+w.every-1)/w.every > maxOverlap:
-			note("each record would belong to %d windows, allowed are %d: take a greater hop", (w.size+w.every-1)/w.every, maxOverlap)
+		case w.every > 0 && (w.size-1)/w.every >= maxOverlap:
+			note("each record would belong to %d windows, allowed are %d: take a greater hop", (w.size-1)/w.every+1, maxOverlap)
 		}
-	default:
-		note("no windows: make them with Tumbling, Hopping, Sliding or Session")
 	}
 	return errors.Join(errs...)
 }
