@@ -9,13 +9,34 @@ import (
 
 	"github.com/streamd/streamd/internal/simbroker"
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/topology"
 )
 
 // TestRestoreAcrossAPause: a process is stopped in the middle of a restore for longer than its session lasts, others
 // take its task over and go on. When it wakes up it still follows the changelog, which says more now than the input's
 // end that it had asked for before: that is no truncated topic, and no reason to end. (CRASH 18, 20)
 func TestRestoreAcrossAPause(t *testing.T) {
-	w := newWorld(t, totals(t))
+	t.Run("inputs", func(t *testing.T) { restoreAcrossAPause(t, totals(t)) })
+	// The commit record of a task with state says how far the changelogs of its stores go.
+	t.Run("stores", func(t *testing.T) {
+		b := topology.New("app")
+		in := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"))
+		u := topology.Dedup(in, "unique", topology.Retention(time.Hour))
+		topology.To(u, "echo", serde.String(), serde.Int64())
+		sum := topology.Aggregate(u, "totals", serde.Int64(), func(a int64, r record.Record[string, int64]) (int64, error) { return a + r.Value, nil })
+		topology.To(sum, "out", serde.String(), serde.Int64())
+		topo, err := b.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		restoreAcrossAPause(t, topo)
+	})
+}
+
+func restoreAcrossAPause(t *testing.T, topo *topology.Topology) {
+	t.Helper()
+	w := newWorld(t, topo)
 	hold := false
 	w.b.MarkerDelay = func(tp record.TopicPartition, _ string) time.Duration {
 		if hold && strings.HasSuffix(tp.Topic, "-changelog") {

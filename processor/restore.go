@@ -354,14 +354,14 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 		}
 		w.endRestoreReads(r)
 	}
-	point, fresh, err := w.decide(r)
-	if err != nil {
-		return err
-	}
-	if rs.overtaken(point) {
+	if rs.overtaken() {
 		w.log.Info("another process has gone on with this task meanwhile; asking again", "task", r.name)
 		r.restore = &restoration{started: rs.started, again: true}
 		return nil
+	}
+	point, fresh, err := w.decide(r)
+	if err != nil {
+		return err
 	}
 	if err := w.checkInputs(r, &point); err != nil {
 		return err
@@ -390,13 +390,27 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 	return nil
 }
 
-// overtaken says that the changelog was read further than it went when the brokers were asked, to a point whose
-// inputs go beyond the ends of that time. So it is when this process stood still for longer than its session
-// lasts, and its successor has committed: nothing is wrong with the inputs. (crash table, rows 18 and 20)
-func (rs *restoration) overtaken(point record.CommitPoint) bool {
+// overtaken says that the ID log names more than there was when the brokers were asked: a commit behind its end, inputs
+// or changelogs beyond theirs. So it is when this process stood still for longer than its session lasts, and its
+// successor has committed: nothing was truncated. (crash table, rows 18 and 20)
+func (rs *restoration) overtaken() bool {
+	if rs.follower == nil {
+		return false
+	}
+	if rs.follower.Overrun() || rs.again { // what is so twice, without a commit in between, is so
+		return rs.follower.Overrun()
+	}
+	point := rs.follower.Point()
 	for _, p := range point.Inputs {
 		if end, ok := rs.ends[p.TopicPartition]; ok && p.Next > end {
-			return !rs.again || rs.follower != nil && rs.follower.Overrun()
+			return true
+		}
+	}
+	for _, s := range point.Stores {
+		for _, l := range rs.logs {
+			if l.Store == s.Store && l.TopicID == s.TopicID && s.Next > l.End {
+				return true
+			}
 		}
 	}
 	return false
