@@ -87,6 +87,7 @@ soak: tools kafka ## the same with many seeds and kills (about an hour)
 	$(GO) test -timeout 40m -count=1 -v -run Seeds ./test/sim -seeds 100000
 	STREAMD_SOAK=1 $(GO) test -tags kills -timeout 90m -count=1 -v ./test/crash
 	STREAMD_KILLS=500 STREAMD_RECORDS=5000000 $(GO) test -tags kafka -timeout 40m -count=1 -v ./test/crash
+	STREAMD_SOAK=1 $(GO) test -tags kafka -timeout 60m -count=1 -v ./test/kafka/chaos
 
 .PHONY: bench
 bench: kafka ## streamd beside Kafka Streams on one broker (about 45 minutes): needs PEER, see test/bench/doc.go
