@@ -18,7 +18,10 @@ func (m *Campaign) Inflict(f Fault) (kills int, err error) {
 	m.config.Log("%s", f)
 	h := m.Hosts[f.Host]
 	if f.Pause > 0 {
-		return 0, m.pause(h, f)
+		if err := m.pause(h, f); err != nil || f.Again == "" {
+			return 0, err
+		}
+		return m.again(h, f)
 	}
 	if err := m.kill(h, f); err != nil {
 		return 0, err
@@ -46,17 +49,23 @@ func (m *Campaign) Inflict(f Fault) (kills int, err error) {
 	if f.Again == "" {
 		return kills, nil
 	}
-	dead, err := witness.AwaitDeath(m.ctx, reachLimit)
-	witness.Table.Disarm(f.Again)
+	more, err := m.again(witness, f)
+	return kills + more, err
+}
+
+// again waits for the second fault, for which the host is armed, and starts the host once more.
+func (m *Campaign) again(h *Host, f Fault) (kills int, err error) {
+	dead, err := h.AwaitDeath(m.ctx, reachLimit)
+	h.Table.Disarm(f.Again)
 	if err != nil {
-		return kills, err
+		return 0, err
 	}
 	if !dead { // nothing to restore, nothing to give up
 		m.Counts["recovery without "+f.Again]++
-		return kills, nil
+		return 0, nil
 	}
 	m.Counts["again at "+f.Again]++
-	return kills + 1, witness.Start()
+	return 1, h.Start()
 }
 
 // kill ends the host's process.
@@ -114,6 +123,9 @@ func (m *Campaign) pause(h *Host, f Fault) (err error) {
 	m.Counts[what]++
 	if err := m.wait(f.Pause); err != nil {
 		return err
+	}
+	if f.Again != "" {
+		h.Table.Arm(f.Again, f.AgainN, fault.Kill)
 	}
 	return h.Continue()
 }

@@ -3,7 +3,6 @@
 package crash
 
 import (
-	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -53,8 +52,8 @@ func hunt(t *testing.T, program string) (kills int, err error) {
 	return kills, err
 }
 
+// firstLine is what was wrong first.
 func firstLine(err error) string {
-	text := strings.TrimSpace(errors.Unwrap(errors.Join(err)).Error())
-	line, _, _ := strings.Cut(text, "\n")
+	line, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
 	return line
 }

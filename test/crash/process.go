@@ -50,11 +50,15 @@ func (d *Daemon) Start() error {
 		return fmt.Errorf("crash: %w", err)
 	}
 	defer log.Close() // the child has its own descriptor
-	args := append([]string{"run", d.File, "--data-dir", d.Dir, "--http", d.HTTP, "--log-format", "json"}, d.Args...)
+	args := append([]string{"run", d.File, "--data-dir", d.Dir, "--http", d.HTTP, "--log-format", "json", "--stop-on-eof"}, d.Args...)
 	cmd := exec.Command(d.Program, args...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if d.Env != nil {
 		cmd.Env = append(os.Environ(), d.Env...)
+	}
+	// With --stop-on-eof it ends when this process does, however that ends.
+	if _, err := cmd.StdinPipe(); err != nil {
+		return fmt.Errorf("crash: %w", err)
 	}
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("crash: %w", err)

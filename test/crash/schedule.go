@@ -72,8 +72,8 @@ func runningPoints() []string {
 // startPoints are those of a process that comes back.
 func startPoints() []string { return []string{"store.opening", "restore.batch", "restore.done"} }
 
-// rebalancePoints are those of a process that has to give tasks up.
-func rebalancePoints() []string { return []string{"revoke.start", "revoke.done"} }
+// rebalancePoints are those of a process that has to give tasks up, or whose commit is refused.
+func rebalancePoints() []string { return []string{"revoke.start", "revoke.done", "recover.start"} }
 
 // Kills draws the n-th kill of a schedule. Points take their turn, so that each is hit; everything else is random.
 func Kills(random *rand.Rand, n, hosts int) Fault {
@@ -133,6 +133,9 @@ func Pauses(random *rand.Rand, n, hosts int) Fault {
 	f.Witness = f.Host
 	if f.Point == "restore.done" {
 		f.N = 1
+	}
+	if n%4 == 1 { // it wakes up, is refused, and dies of it
+		f.Again, f.AgainN = "recover.start", 1
 	}
 	return f
 }
