@@ -2,6 +2,7 @@ package processor
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -227,4 +228,134 @@ func (w *world) readWithIDs(topic string) (out []string) {
 		}
 	}
 	return out
+}
+
+// twoInputs counts the records of two topics in one task.
+func twoInputs(t *testing.T) *topology.Topology {
+	t.Helper()
+	b := topology.New("app")
+	from := func(topic string) *topology.Stream[string, int64] {
+		return topology.From(b, topic, serde.String(), serde.Int64(), topology.WithIdleness(4*time.Second))
+	}
+	both := topology.Merge("both", from("in"), from("echo"))
+	toOut(topology.Count(topology.WindowedBy(both, window.Tumbling(10*time.Second)), "counts", topology.EmitOnClose()))
+	topo, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topo
+}
+
+// TestInputsAndTime: the slower of two inputs says what time it is, until it is idle; what it says later does not move
+// time back; and a restart, which has not heard of the other input, knows what both had said.
+func TestInputsAndTime(t *testing.T) {
+	w := newWorld(t, twoInputs(t))
+	other := func(seconds float64) {
+		w.b.Append(record.TopicPartition{Topic: "echo"}, broker.Record{Key: []byte("b"), Value: make([]byte, 8), Timestamp: epoch.Add(time.Duration(seconds * float64(time.Second)))})
+	}
+	s := w.live()
+	w.sendAt(0, "a", 1, 1)
+	other(2)
+	w.work(s, time.Second)
+	w.sendAt(0, "a", 25, 1)
+	w.work(s, time.Second)
+	expectOut(t, w, "") // the other one is at 2
+	other(12)
+	w.work(s, time.Second)
+	expectOut(t, w, "a@0-10=1 b@0-10=1")
+	s = w.live()
+	w.sendAt(0, "a", 5, 1) // late: both had passed 10
+	w.sendAt(0, "a", 26, 1)
+	w.work(s, time.Second)
+	expectOut(t, w, "a@0-10=1 b@0-10=1")
+	for n := range 6 { // the other one has nothing any more
+		w.sendAt(0, "a", float64(27+n), 1)
+		w.work(s, time.Second)
+	}
+	expectOut(t, w, "a@0-10=1 b@0-10=1 b@10-20=1 a@20-30=5")
+	other(28)
+	w.work(s, time.Second)
+	if late := counterOf(s, "counts", topology.CounterLate); late != 2 {
+		t.Errorf("%d late records, want 2", late)
+	}
+}
+
+// TestPieceThatFails: what is due goes by the policy of the operator that fails, once, and what else is due is done.
+func TestPieceThatFails(t *testing.T) {
+	for _, policy := range []topology.Policy{topology.PolicyStop, topology.PolicySkip, topology.PolicyDeadLetter} {
+		topo := numbers(t, never, func(in *topology.Stream[string, int64]) {
+			n := topology.Count(topology.WindowedBy(in, window.Tumbling(10*time.Second)), "counts", topology.EmitOnClose())
+			toOut(topology.Filter(n, func(r record.Record[inWin, int64]) (bool, error) {
+				if r.Key.Key == "bad" {
+					return false, errors.New("bad key")
+				}
+				return true, nil
+			}, topology.Name("check"), topology.OnError(policy)))
+		})
+		w := newWorld(t, topo)
+		w.opts = []Option{WithErrorPolicy(topology.PolicyStop, "dlq")}
+		s := w.live()
+		w.sendAt(0, "a", 1, 1)
+		w.sendAt(0, "bad", 2, 1)
+		w.sendAt(0, "c", 3, 1)
+		w.work(s, time.Second)
+		w.sendAt(0, "z", 10, 1)
+		if policy == topology.PolicyStop {
+			var err error
+			for n := 0; n < 100 && err == nil; n++ {
+				err = s.Step(context.Background(), 0)
+				w.b.Advance(time.Millisecond)
+			}
+			var te *TimerError
+			if !errors.As(err, &te) || te.Operator != "check" || !strings.HasSuffix(string(te.Key), "bad") {
+				t.Errorf("stop: %v", err)
+			}
+			expectOut(t, w, "")
+			continue
+		}
+		w.work(s, time.Second)
+		s = w.live()
+		w.work(s, time.Second)
+		expectOut(t, w, "a@0-10=1 c@0-10=1")
+		dead := w.readLines("dlq", false)
+		if want := int(policy) - int(topology.PolicyStop); policy == topology.PolicyDeadLetter && len(dead) != want || policy == topology.PolicySkip && len(dead) != 0 {
+			t.Errorf("policy %d: %d dead letters", policy, len(dead))
+		}
+	}
+}
+
+// TestManyWindowsOverManyTransactions: a thousand windows that close at once do not make one large transaction, and
+// the record that closed them comes after them, also across a crash.
+func TestManyWindowsOverManyTransactions(t *testing.T) {
+	topo := numbers(t, never, func(in *topology.Stream[string, int64]) {
+		toOut(topology.Count(topology.WindowedBy(in, window.Tumbling(10*time.Second)), "counts", topology.EmitOnClose()))
+	})
+	w := newWorld(t, topo)
+	w.opts = []Option{WithTransactionLimits(100, 0, 0)}
+	s := w.live()
+	const keys = 1000
+	for i := range keys {
+		w.sendAt(0, fmt.Sprintf("k%03d", i), 1, 1)
+	}
+	w.work(s, 5*time.Second)
+	before := s.Status().Tasks[0].Sequence
+	w.sendAt(0, "z", 11, 1)
+	for n := 0; s.Status().Tasks[0].Sequence < before+2; n++ {
+		if err := s.Step(context.Background(), 0); err != nil || n > 1000 {
+			t.Fatal(n, err)
+		}
+		w.b.Advance(time.Millisecond)
+	}
+	if got := len(w.read("out")); got == 0 || got == keys {
+		t.Errorf("%d results after two transactions", got)
+	}
+	s = w.live()
+	w.work(s, 5*time.Second)
+	got := w.read("out")
+	if len(got) != keys || !slices.IsSorted(got) {
+		t.Errorf("%d results, sorted %v", len(got), slices.IsSorted(got))
+	}
+	if n := len(slices.Compact(got)); n != keys {
+		t.Errorf("%d distinct results", n)
+	}
 }
