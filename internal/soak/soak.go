@@ -315,6 +315,10 @@ func (r *run) finish(ctx context.Context) error {
 	if err := r.stopWorkers(ctx); err != nil {
 		return err
 	}
+	// They have ended, so nobody needs to wait for their sessions to do so.
+	if err := r.admin.leave(ctx); err != nil {
+		return err
+	}
 	r.watch.Stop()
 	results := append(r.checks.results(), r.lag)
 	tasks, err := proof.CheckTasks(ctx, r.cluster, proof.App{Name: r.Prefix, Dirs: r.stateDirs(), Retention: map[string]time.Duration{"unique": window, "unique-by-region": window}})

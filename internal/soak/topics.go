@@ -126,7 +126,8 @@ func (a *admin) removeGroup(ctx context.Context) error {
 	}
 }
 
-func (a *admin) tryRemoveGroup(ctx context.Context) error {
+// leave ends the memberships.
+func (a *admin) leave(ctx context.Context) error {
 	describe := kmsg.NewPtrDescribeGroupsRequest()
 	describe.Groups = []string{a.prefix}
 	groups, err := describe.RequestWith(ctx, a.client)
@@ -142,10 +143,18 @@ func (a *admin) tryRemoveGroup(ctx context.Context) error {
 			leave.Members = append(leave.Members, x)
 		}
 	}
-	if len(leave.Members) > 0 {
-		if _, err := leave.RequestWith(ctx, a.client); err != nil {
-			return fmt.Errorf("soak: group %q: %w", a.prefix, err)
-		}
+	if len(leave.Members) == 0 {
+		return nil
+	}
+	if _, err := leave.RequestWith(ctx, a.client); err != nil {
+		return fmt.Errorf("soak: group %q: %w", a.prefix, err)
+	}
+	return nil
+}
+
+func (a *admin) tryRemoveGroup(ctx context.Context) error {
+	if err := a.leave(ctx); err != nil {
+		return err
 	}
 	del := kmsg.NewPtrDeleteGroupsRequest()
 	del.Groups = []string{a.prefix}

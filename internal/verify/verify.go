@@ -249,10 +249,12 @@ func (j *Job) counts(ctx context.Context, tasks *proof.Tasks, running bool) (*pr
 			return nil, err
 		}
 	}
+	if running {
+		r.Note("outputs: not counted: the application runs")
+		outputs = nil
+	}
 	for _, topic := range outputs {
 		switch {
-		case running:
-			r.Note("topic %s: not counted: the application runs", topic)
 		case !whole["out "+topic]:
 			r.Note("topic %s: not counted: a part without state writes to it", topic)
 		default:

@@ -29,12 +29,13 @@ type Totals struct {
 	scheme TotalScheme
 	region bool
 	last   map[int32]running
+	next   map[int32]int // of an account's bills, in their order
 	result *Result
 }
 
 // NewTotals makes a checker of the totals per account, NewRegions of those per region.
 func (o *Oracle) NewTotals(s TotalScheme) *Totals {
-	return &Totals{o: o, scheme: s, last: map[int32]running{}, result: NewResult("C2", "the i-th total is what i bills come to")}
+	return &Totals{o: o, scheme: s, last: map[int32]running{}, next: map[int32]int{}, result: NewResult("C2", "the i-th total is what i bills come to")}
 }
 
 // NewRegions makes a checker of the totals per region.
@@ -57,38 +58,55 @@ func (t *Totals) Add(r rawlog.Record) error {
 	}
 	before := t.last[n]
 	t.last[n] = got
-	cents, err := t.step(&r, n, before)
-	if err != nil {
-		t.result.Differ(r.Where(), "%s: %v", name, err)
-		return nil
-	}
-	if cents < 0 { // not known which bill it was
+	switch {
+	case t.scheme.IDHeader != "":
+		t.byHeader(&r, name, n, before, got)
+	case t.region || t.o.spread[n]:
+		// Which bill it was cannot be known: bills of several partitions mix as they come.
 		if got.count != before.count+1 {
 			t.result.Differ(r.Where(), "%s went from %d bills to %d", name, before.count, got.count)
 		}
-		return nil
-	}
-	if want := before.with(cents); !t.same(got, want) {
-		t.result.Differ(r.Where(), "%s: total %d is %s, want %s", name, before.count+1, t.text(got), t.text(want))
+	default:
+		t.inOrder(&r, name, n, before, got)
 	}
 	return nil
 }
 
-// step is the amount of the bill that made a total; negative: it cannot be known.
-func (t *Totals) step(r *rawlog.Record, n int32, before running) (int64, error) {
-	if t.scheme.IDHeader != "" {
-		if v, ok := r.Header(t.scheme.IDHeader); ok {
-			return t.byID(string(v), n)
+// inOrder expects the next bill of the account. One that may have been dropped as too late is passed over if
+// it does not fit.
+func (t *Totals) inOrder(r *rawlog.Record, name string, n int32, before, got running) {
+	bills := t.o.accounts[n]
+	for i := t.next[n]; i < len(bills); i++ {
+		x := &t.o.list[bills[i]]
+		want := before.with(x.cents)
+		if t.same(got, want) {
+			t.next[n] = i + 1
+			return
+		}
+		if !x.maybe {
+			t.next[n] = i + 1
+			t.result.Differ(r.Where(), "%s: total %d is %s, want %s", name, want.count, t.text(got), t.text(want))
+			return
 		}
 	}
-	if t.region || t.o.spread[n] {
-		return -1, nil
+	t.result.Differ(r.Where(), "%s: total %s after %s, it has no more bills than %d", name, t.text(got), t.text(before), len(bills))
+}
+
+// byHeader expects the bill that the record names.
+func (t *Totals) byHeader(r *rawlog.Record, name string, n int32, before, got running) {
+	id, ok := r.Header(t.scheme.IDHeader)
+	if !ok {
+		t.result.Differ(r.Where(), "%s: no header %q", name, t.scheme.IDHeader)
+		return
 	}
-	bills := t.o.accounts[n]
-	if before.count >= int64(len(bills)) {
-		return 0, fmt.Errorf("total %d, it has %d bills", before.count+1, len(bills))
+	cents, err := t.byID(string(id), n)
+	if err != nil {
+		t.result.Differ(r.Where(), "%s: %v", name, err)
+		return
 	}
-	return t.o.list[bills[before.count]].cents, nil
+	if want := before.with(cents); !t.same(got, want) {
+		t.result.Differ(r.Where(), "%s: total %d is %s, want %s", name, want.count, t.text(got), t.text(want))
+	}
 }
 
 // byID finds the bill by its ID. Each counts once.

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The lines that this command writes into a log.
+const (
+	headerMark = "EVIDENCE"
+	resultMark = "RESULT"
+)
+
+// header is what is known of a layer before it runs.
+type header struct {
+	Layer, What, Command, Commit, Go string
+	Date                             time.Time
+	Cores                            int
+}
+
+func (h header) write(w io.Writer) error {
+	data, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "%s %s\n", headerMark, data)
+	return err
+}
+
+// layerResult is a log, read.
+type layerResult struct {
+	header
+	Result, Took string
+	Figures      []string
+	Planted      []plantedResult
+}
+
+// plantedResult is a bug and how many seeds it took to find it.
+type plantedResult struct{ Layer, Name, Seeds, Limit, Error string }
+
+type results []layerResult
+
+var (
+	// logLine is what t.Logf prints: the figures of a test are its lines that begin with a number.
+	logLine = regexp.MustCompile(`^\s+\w+\.go:\d+: (\d[\d,.]* [a-z].*)$`)
+	planted = regexp.MustCompile(`^PLANTED layer=(\S+) seeds=(\S+) limit=(\d+) bug=("(?:[^"\\]|\\.)*") error=("(?:[^"\\]|\\.)*")`)
+)
+
+// maxFigures bounds what one layer takes of the table.
+const maxFigures = 8
+
+// readLogs reads the logs of a directory, in the order of their names.
+func readLogs(dir string) (results, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
+	if err != nil || len(files) == 0 {
+		return nil, errors.Join(fmt.Errorf("no logs in %s", dir), err)
+	}
+	var out results
+	for _, name := range files {
+		r, err := readLog(name)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+func readLog(name string) (layerResult, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return layerResult{}, err
+	}
+	defer f.Close()
+	r := layerResult{Result: "RED (not finished)"}
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		line := lines.Text()
+		if rest, ok := strings.CutPrefix(line, headerMark+" "); ok {
+			if err := json.Unmarshal([]byte(rest), &r.header); err != nil {
+				return r, err
+			}
+		}
+		if rest, ok := strings.CutPrefix(line, resultMark+" "); ok {
+			r.Result, r.Took, _ = strings.Cut(rest, " ")
+		}
+		if m := logLine.FindStringSubmatch(line); m != nil && len(r.Figures) < maxFigures {
+			r.Figures = append(r.Figures, m[1])
+		}
+		if m := planted.FindStringSubmatch(line); m != nil {
+			p := plantedResult{Layer: m[1], Seeds: m[2], Limit: m[3]}
+			if p.Name, err = strconv.Unquote(m[4]); err == nil {
+				p.Error, err = strconv.Unquote(m[5])
+			}
+			if err != nil {
+				return r, fmt.Errorf("line %q: %w", line, err)
+			}
+			r.Planted = append(r.Planted, p)
+		}
+	}
+	if r.Layer == "" {
+		return r, errors.New("no header: not a log of this command")
+	}
+	return r, lines.Err()
+}
+
+func (rs results) red() bool {
+	for _, r := range rs {
+		if r.Result != "green" {
+			return true
+		}
+	}
+	return false
+}
+
+// block is the part of the file that is replaced.
+func (rs results) block() string {
+	var b strings.Builder
+	b.WriteString("| layer | what | result | figures | took | commit | date (UTC) |\n|---|---|---|---|---|---|---|\n")
+	for _, r := range rs {
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` | %s |\n", r.Layer, r.What, r.Result, cell(strings.Join(r.Figures, "<br>")), r.Took, r.Commit, r.Date.Format("2006-01-02 15:04"))
+	}
+	b.WriteString("\nCommands, each on the machine named behind it:\n\n")
+	for _, r := range rs {
+		fmt.Fprintf(&b, "- %s: `%s` (%d cores, %s)\n", r.Layer, r.Command, r.Cores, r.Go)
+	}
+	b.WriteString("\n## Planted bugs\n\n")
+	any := false
+	for _, r := range rs {
+		for _, p := range r.Planted {
+			if !any {
+				b.WriteString("Seeds (or kills) until the bug is found, of those that it may take. \"none\" fails the run.\n\n| layer | bug | found after | of | by |\n|---|---|---|---|---|\n")
+				any = true
+			}
+			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", p.Layer, cell(p.Name), p.Seeds, p.Limit, cell(p.Error))
+		}
+	}
+	if !any {
+		b.WriteString("Not run yet: `make evidence`.\n")
+	}
+	return b.String()
+}
+
+// cell keeps a text within its cell of a table.
+func cell(s string) string {
+	const most = 400
+	s = strings.NewReplacer("|", "\\|", "\n", " ").Replace(s)
+	if len(s) > most {
+		s = s[:most] + "..."
+	}
+	return s
+}
+
+const (
+	blockBegin = "<!-- results: written by make soak, do not edit -->"
+	blockEnd   = "<!-- end of results -->"
+)
+
+// write replaces the results in the file.
+func write(path string, rs results) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	before, rest, ok := strings.Cut(string(data), blockBegin)
+	_, after, ok2 := strings.Cut(rest, blockEnd)
+	if !ok || !ok2 {
+		return fmt.Errorf("%s has no place for the results: %s ... %s", path, blockBegin, blockEnd)
+	}
+	return os.WriteFile(path, []byte(before+blockBegin+"\n\n"+rs.block()+"\n"+blockEnd+after), 0o644)
+}
