@@ -7,8 +7,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// respond decodes a request frame and encodes the answer to it.
-func respond(frame []byte, fn func(kmsg.Request) kmsg.Response) ([]byte, error) {
+// request decodes a request frame.
+func request(frame []byte) (kmsg.Request, error) {
 	key, version := int16(binary.BigEndian.Uint16(frame[4:])), int16(binary.BigEndian.Uint16(frame[6:]))
 	req := kmsg.RequestForKey(key)
 	if req == nil {
@@ -26,6 +26,16 @@ func respond(frame []byte, fn func(kmsg.Request) kmsg.Response) ([]byte, error) 
 	if err := req.ReadFrom(body); err != nil {
 		return nil, fmt.Errorf("faultnet: request %d version %d: %w", key, version, err)
 	}
+	return req, nil
+}
+
+// respond decodes a request frame and encodes the answer to it.
+func respond(frame []byte, fn func(kmsg.Request) kmsg.Response) ([]byte, error) {
+	req, err := request(frame)
+	if err != nil {
+		return nil, err
+	}
+	key, version := req.Key(), req.GetVersion()
 	resp := fn(req)
 	resp.SetVersion(version)
 	b := append(make([]byte, 4), frame[8:12]...) // the correlation ID

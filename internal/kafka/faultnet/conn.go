@@ -65,7 +65,7 @@ func (c *conn) frame(f []byte) error {
 		c.later(f, p.over)
 		return nil
 	}
-	r := c.n.take(c.last)
+	r := c.n.take(c.last, f)
 	switch r.Do {
 	case LoseRequest:
 		c.broken = true

@@ -64,6 +64,8 @@ type Fault struct {
 	Code   int16         // of Refuse and HandleThenRefuse
 	Wait   time.Duration // of Slow
 	Answer func(kmsg.Request) kmsg.Response
+	// Match, if set, says which requests of the kind are meant: others pass until one is.
+	Match func(kmsg.Request) bool
 	// Hit, if set, is called when the fault strikes. It must not block nor call a method of its Net but Next.
 	Hit func()
 
@@ -191,13 +193,13 @@ func (n *Net) cut(which func(*conn) bool) {
 }
 
 // take returns what is to be done with a request.
-func (n *Net) take(k Key) Fault {
+func (n *Net) take(k Key, frame []byte) Fault {
 	n.mu.Lock()
 	if len(n.seen) < 1<<16 { // a long soak does not fill the memory
 		n.seen = append(n.seen, k)
 	}
 	var f Fault
-	if q := n.rules[k]; len(q) > 0 {
+	if q := n.rules[k]; len(q) > 0 && (q[0].Match == nil || matches(frame, q[0].Match)) {
 		f, n.rules[k] = q[0], q[1:]
 	}
 	n.mu.Unlock()
@@ -205,6 +207,11 @@ func (n *Net) take(k Key) Fault {
 		f.Hit()
 	}
 	return f
+}
+
+func matches(frame []byte, match func(kmsg.Request) bool) bool {
+	req, err := request(frame)
+	return err == nil && match(req)
 }
 
 // Held is a request that was kept back.

@@ -1,0 +1,5 @@
+//go:build !race && !bubble
+
+package synctest
+
+const raceDetector = false
