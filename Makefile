@@ -27,7 +27,7 @@ build: ## the daemon, as build/streamd
 	$(GO) build -trimpath -o build/streamd ./cmd/streamd
 
 .PHONY: test
-test: tools kafka lint unit models sim kills planted prometheus-test sinks-test kafka-test crash ## everything, installing what is missing (about 15 minutes on 2 cores)
+test: tools kafka lint unit models sim synctest kills planted prometheus-test sinks-test kafka-test crash ## everything, installing what is missing (about 15 minutes on 2 cores)
 
 .PHONY: test-fast
 test-fast: ## what needs nothing but Go, without the race detector
@@ -36,14 +36,16 @@ test-fast: ## what needs nothing but Go, without the race detector
 
 .PHONY: unit
 unit: ## every test that needs nothing but Go and a C compiler, under the race detector
-	$(GO) test -race -timeout 10m $$($(GO) list $(ALL) | grep -v /test/sim$$)
+	$(GO) test -race -timeout 10m $$($(GO) list $(ALL) | grep -v -e /test/sim$$ -e /test/synctest$$)
 	$(GO) test -race -timeout 10m -short ./test/sim
 
 .PHONY: lint
 lint: ## vet, gofumpt and staticcheck, in the versions that go.mod pins
 	$(GO) vet -tags $(TAGS) $(ALL)
+	$(GO) vet -tags bubble ./test/synctest
 	@out=$$($(GO) tool gofumpt -l .); if [ -n "$$out" ]; then echo "not formatted, run make fmt:"; echo "$$out"; exit 1; fi
 	$(GO) tool staticcheck -tags $(TAGS) $(ALL)
+	$(GO) tool staticcheck -tags bubble ./test/synctest
 
 .PHONY: fmt
 fmt: ## format the sources
@@ -57,14 +59,19 @@ models: ## the protocol's models, exhaustively, each with its broken variants
 sim: ## SEEDS seeded simulations of the pure core, and a crash at every step; SEED=n: that one again
 	$(GO) test -timeout 10m -count=1 $(if $(SEED),-v -run 'TestSeeds$$') ./test/sim $(if $(SEED),-seed $(SEED),-seeds $(SEEDS))
 
+.PHONY: synctest
+synctest: ## the real clients on virtual time, under the race detector: 200 seeds, every code, every fault of a frame
+	$(GO) test -race -timeout 20m -count=1 ./test/synctest -seeds 200
+
 .PHONY: planted
 planted: ## planted bugs: each must turn its layer red
 	$(GO) test -tags planted -timeout 15m -count=1 -v -run 'Planted$$' ./test/sim | grep -v '^=== '
+	$(GO) test -tags planted -timeout 25m -count=1 -v -run 'Planted$$' ./test/synctest | grep -v '^=== '
 	$(GO) test -tags planted,kills -timeout 25m -count=1 -v -run 'Planted$$' ./test/crash | grep -v '^=== '
 
 .PHONY: kafka-test
 kafka-test: ## the tests on real Apache Kafka
-	$(GO) test -tags kafka -timeout 10m -count=1 -p 1 ./test/kafkaenv/... ./test/kafka/...
+	$(GO) test -tags kafka -timeout 10m -count=1 -p 1 ./test/kafkaenv/... ./test/kafka/... ./test/check/...
 
 .PHONY: crash
 crash: ## kill -9 of real streamd processes on real Apache Kafka, KILLS times
@@ -83,11 +90,12 @@ sinks-test: ## the sinks on real databases, which are killed
 	$(GO) test -tags sinks -timeout 10m -count=1 ./test/sinks/...
 
 .PHONY: soak
-soak: tools kafka ## the same with many seeds and kills (about an hour)
-	$(GO) test -timeout 40m -count=1 -v -run Seeds ./test/sim -seeds 100000
-	STREAMD_SOAK=1 $(GO) test -tags kills -timeout 90m -count=1 -v ./test/crash
-	STREAMD_KILLS=500 STREAMD_RECORDS=5000000 $(GO) test -tags kafka -timeout 40m -count=1 -v ./test/crash
-	STREAMD_SOAK=1 $(GO) test -tags kafka -timeout 60m -count=1 -v ./test/kafka/chaos
+soak: tools kafka ## every layer with its nightly counts, into docs/evidence.md (an hour); LAYERS=L1,L3: some
+	$(GO) run ./test/cmd/evidence $(if $(LAYERS),--only $(LAYERS))
+
+.PHONY: evidence
+evidence: tools kafka ## the same, and how soon each planted bug is found (another hour)
+	$(GO) run ./test/cmd/evidence --planted
 
 .PHONY: bench
 bench: kafka ## streamd beside Kafka Streams on one broker (about 45 minutes): needs PEER, see test/bench/doc.go
