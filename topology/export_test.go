@@ -2,10 +2,13 @@ package topology
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"testing"
+	"time"
 )
 
-// RunExample sends records ("key=value", or "key=value#id") into the first source and prints what comes out of the topology, sub-topology
+// RunExample sends records ("key=value", "key=value#id", "key=value@seconds") into the first source and prints what comes out of the topology, sub-topology
 // by sub-topology: records in repartition topics go on as they would with a broker.
 func RunExample(b *Builder, records ...string) {
 	topo, err := b.Build()
@@ -22,7 +25,19 @@ func RunExample(b *Builder, records ...string) {
 		byTopic[topo.SourceTopic(s.Sources[0])] = d
 	}
 	for _, r := range records {
-		if err := drivers[0].send(text(r)); err != nil {
+		r, seconds, timed := strings.Cut(r, "@")
+		in := text(r)
+		if timed {
+			s, err := strconv.Atoi(seconds)
+			if err != nil {
+				fmt.Println(err)
+			}
+			in.Timestamp = time.Unix(int64(s), 0)
+			if err := drivers[0].pass(in.Timestamp, false); err != nil {
+				fmt.Println(err)
+			}
+		}
+		if err := drivers[0].send(in); err != nil {
 			fmt.Println(err)
 		}
 	}

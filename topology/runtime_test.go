@@ -11,6 +11,7 @@ import (
 	"github.com/streamd/streamd/dedup"
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/window"
 )
 
 // fakeRuntime is a task without a log, a store on disk and transactions: what a chain does is there to be looked at.
@@ -189,6 +190,8 @@ type driver struct {
 	sub   *Subtopology
 	chain *Chain
 	next  record.Offset
+
+	passed window.Millis // as far as pass let time come
 }
 
 func drive(t testing.TB, b *Builder) *driver {
@@ -202,7 +205,7 @@ func drive(t testing.TB, b *Builder) *driver {
 
 func driveSub(t testing.TB, topo *Topology, sub int) *driver {
 	t.Helper()
-	d := &driver{t: t, rt: newFakeRuntime(), topo: topo, sub: topo.Subtopologies()[sub]}
+	d := &driver{t: t, passed: window.NoTime, rt: newFakeRuntime(), topo: topo, sub: topo.Subtopologies()[sub]}
 	var err error
 	if d.chain, err = d.sub.NewChain(d.rt); err != nil {
 		t.Fatal(err)

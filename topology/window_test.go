@@ -17,6 +17,8 @@ import (
 // pass lets event time come to a moment, as a task does.
 func (d *driver) pass(to time.Time, quiet bool) error {
 	at, _ := window.Of(to)
+	at = max(at, d.passed)
+	d.passed = at
 	for _, x := range d.chain.Timed {
 		for due := x.Advance(Moment{Watermark: at}); due; {
 			var err error
