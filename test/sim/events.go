@@ -36,7 +36,8 @@ func whats() []what {
 			o.paused = w.now().Add(f.Duration)
 			w.lastFault = o.paused
 		}},
-		{"rebalance", 2, nil, func(w *world, _ Fault) { w.group.pending = true }},
+		// In the middle of some input: an open transaction is dropped, and what was fetched ahead with it.
+		{"rebalance", 5, nil, func(w *world, _ Fault) { w.group.pending, w.load.next = true, w.now() }},
 		{"scale out", 2, nil, func(w *world, f Fault) {
 			if o := w.owners[f.Target%len(w.owners)]; !o.wanted {
 				o.wanted, o.restart = true, w.now()
@@ -79,7 +80,7 @@ func whats() []what {
 				w.b.MoveStart(tp, max(0, w.b.Position(group, tp).Next))
 			})
 		}},
-		{"long night", 5, nil, (*world).night},
+		{"long night", 5, drawRollback, (*world).night},
 		{"an hour", 3, func(rng *rand.Rand, f *Fault) { f.Duration = window - millis(rng, 600_000) }, (*world).hour},
 		{"disk full", 2, nil, func(w *world, f Fault) {
 			d := w.owners[f.Target%len(w.owners)].disk
@@ -208,7 +209,7 @@ func (w *world) night(f Fault) {
 	}
 	for k, o := range w.owners {
 		if (f.Target>>k)&1 == 0 { // put back to an older snapshot meanwhile
-			o.disk.rollback(f.N * 10)
+			o.disk.rollback(f.N)
 		}
 	}
 	w.load.resend, w.load.next = 3, w.now()

@@ -88,6 +88,7 @@ type world struct {
 	down         time.Duration // how long the next process to die stays dead
 	slowMarker   int           // so many markers to come are late
 	slowWhere    int           // which: 0 any, 1 of the offsets, 2 of the changelogs
+	until        func() bool   // of a script: whether what it waits for has happened
 	handOver     bool          // everything changes hands at the next slow marker
 	traps        []*trap       // places where the next process dies, or is stopped
 	heldInit     bool
@@ -272,7 +273,7 @@ func (w *world) happen(now time.Time) {
 		w.load.left, w.load.gap = 3, 200*time.Millisecond
 		w.load.extra--
 	}
-	if len(w.plan) == 0 && w.load.left <= 0 && !w.quiet {
+	if len(w.plan) == 0 && w.load.left <= 0 && !w.quiet && (w.until == nil || w.until()) {
 		w.quiet = true
 		w.faults.pending, w.traps, w.slowMarker, w.handOver = nil, nil, 0, false
 		w.b.DeliverHeld()
