@@ -6,6 +6,8 @@
 //   - endtxn.pml: an EndTxn that is repeated or arrives late, under transaction protocols V1 and V2.
 //   - late.pml: Produce, TxnOffsetCommit and EndTxn that arrive late, with and without a new epoch.
 //   - local.pml: the local store beside the changelog: when it may be written, and what is read again.
+//   - fence.pml: rebalances, zombies and the generation that a commit carries.
+//   - claim.pml: the claim of a database sink: fence and next offset in one database transaction.
 //
 // The tests need spin and a C compiler, so they stand behind the build tag models:
 //

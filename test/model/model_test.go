@@ -46,6 +46,26 @@ func checks() []check {
 	} {
 		all = append(all, check{"local store: " + what, "local.pml", map[string]int{"BUG": bug}, bug == 0})
 	}
+	for _, v := range []struct {
+		what      string
+		gen, drop int
+		safe      bool
+	}{
+		{"the generation of the records, dropped with a new one", 1, 1, true},
+		{"the generation of the records, kept", 1, 0, true},
+		// Either of the two is enough: what a member commits is never older than what it has heard.
+		{"the newest generation, dropped with a new one", 0, 1, true},
+		{"the newest generation, kept", 0, 0, false},
+		{"no generation", 2, 1, false},
+	} {
+		all = append(all, check{"fence: " + v.what, "fence.pml", map[string]int{"GEN": v.gen, "DROP": v.drop}, v.safe})
+	}
+	for bug, what := range []string{
+		"as designed", "no fence", "the progress in a second transaction", "the position from the group's offsets",
+		"written again after a lost answer", "next offset read before the fence", "a lost answer taken for success",
+	} {
+		all = append(all, check{"claim of a database sink: " + what, "claim.pml", map[string]int{"BUG": bug}, bug == 0})
+	}
 	return all
 }
 
