@@ -211,9 +211,14 @@ func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.
 // disk instead of giving up (crash table, row 37). A crash while it waits is harmless: the changelog
 // has the batch.
 func (w *worker) applyBatch(ctx context.Context, r *taskRun, b *record.Batch) error {
+	return w.whenRoom(ctx, r, func() error { return r.local.Apply(b) })
+}
+
+// whenRoom writes to a task's local store once there is space on the disk.
+func (w *worker) whenRoom(ctx context.Context, r *taskRun, write func() error) error {
 	was, why := r.state, r.reason
 	for {
-		err := r.local.Apply(b)
+		err := write()
 		if err == nil {
 			if r.state != was { // a restore goes on as one: its task does not run yet
 				r.state, r.reason = was, why
@@ -222,7 +227,7 @@ func (w *worker) applyBatch(ctx context.Context, r *taskRun, b *record.Batch) er
 			return nil
 		}
 		if !errors.Is(err, txlog.ErrDiskFull) {
-			return fmt.Errorf("processor: task %s: apply a committed transaction to the local store: %w", r.name, err)
+			return applyError(r, err)
 		}
 		if r.state != TaskPaused {
 			r.state, r.reason = TaskPaused, "state disk full"
@@ -233,6 +238,10 @@ func (w *worker) applyBatch(ctx context.Context, r *taskRun, b *record.Batch) er
 			return err
 		}
 	}
+}
+
+func applyError(r *taskRun, err error) error {
+	return fmt.Errorf("processor: task %s: apply a committed transaction to the local store: %w", r.name, err)
 }
 
 // advanceChangelogs moves the positions over what the transaction wrote.

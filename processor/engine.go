@@ -117,7 +117,7 @@ type taskRun struct {
 
 	state   TaskState
 	reason  string
-	local   LocalStore
+	local   *lagging     // nil: no state
 	task    *Task        // nil until the first restore is done
 	restore *restoration // while restoring
 	mode    string       // of the last restore

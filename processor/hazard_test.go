@@ -46,7 +46,7 @@ func TestTaskStaysWithTheWorkerThatStillHasIt(t *testing.T) {
 			return ctx.Err()
 		},
 		Incarnation: func() uint64 { w.inc++; return w.inc },
-	}, WithWorkers(2))
+	}, WithWorkers(2), optionFunc(func(c *config) { c.lag = 0 }))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -78,6 +78,7 @@ type config struct {
 	policy     topology.Policy
 	deadLetter string
 	power      bool
+	lag        int // see lagBytes
 	minFree    uint64
 	startup    time.Duration
 	shutdown   time.Duration
@@ -109,6 +110,7 @@ func defaults(app string) config {
 		maxRecords: 50_000,
 		maxBytes:   4 << 20,
 		txnTimeout: 10 * time.Second,
+		lag:        lagBytes,
 		policy:     topology.PolicyStop,
 		startup:    60 * time.Second,
 		shutdown:   60 * time.Second,
@@ -183,7 +185,7 @@ func WithErrorPolicy(p topology.Policy, deadLetterTopic string) Option {
 	return optionFunc(func(c *config) { c.policy, c.deadLetter = p, deadLetterTopic })
 }
 
-// WithDurability sets whether the local log survives a loss of power (an fsync per commit) or only of
+// WithDurability sets whether the local log survives a loss of power (an fsync each time it is written) or only of
 // the process. Default false: after a loss of power the state is restored from the changelog.
 func WithDurability(power bool) Option { return optionFunc(func(c *config) { c.power = power }) }
 

@@ -371,6 +371,11 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 		r.task.continueAt(point)
 	} else {
 		r.seals.Wait() // a seal of the old index would meet the new one's
+		if r.local != nil {
+			if err := w.whenRoom(ctx, r, r.local.settle); err != nil { // what is opened now reads the disk
+				return err
+			}
+		}
 		if r.task, err = newTask(r.plan.taskConfig(w.engine, r.partition), r.name, r.local, point); err != nil {
 			return err
 		}

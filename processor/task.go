@@ -19,7 +19,8 @@ import (
 type LocalStore interface {
 	// Position is what the store last applied; false: nothing yet.
 	Position() (record.LocalPosition, bool)
-	// Apply makes one batch durable, atomically: all of it with the position, or nothing of the position.
+	// Apply makes one batch durable, atomically: all of it with the position, or nothing of the position. The
+	// batch's memory is the caller's again after the return.
 	Apply(*record.Batch) error
 	// Get returns nil for an absent key.
 	Get(store string, key []byte) ([]byte, error)

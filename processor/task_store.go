@@ -103,43 +103,13 @@ func (o *overlay) Put(key, value []byte) error {
 func (o *overlay) Range(from, to []byte, fn func(key, value []byte) bool) error {
 	var changed []string
 	for _, k := range o.dirty {
-		if k >= string(from) && (to == nil || k < string(to)) {
+		if inRange(k, from, to) {
 			changed = append(changed, k)
 		}
 	}
 	slices.Sort(changed)
 	changed = slices.Compact(changed)
-	stopped := false
-	emit := func(k string) bool {
-		if v := o.young[k].value; v != nil {
-			stopped = !fn([]byte(k), v)
-		}
-		return !stopped
-	}
-	err := o.local.Range(o.name, from, to, func(k, v []byte) bool {
-		for len(changed) > 0 && changed[0] < string(k) {
-			if !emit(changed[0]) {
-				return false
-			}
-			changed = changed[1:]
-		}
-		if len(changed) > 0 && changed[0] == string(k) {
-			ok := emit(changed[0])
-			changed = changed[1:]
-			return ok
-		}
-		stopped = !fn(k, v)
-		return !stopped
-	})
-	if err != nil {
-		return err
-	}
-	for _, k := range changed {
-		if stopped || !emit(k) {
-			break
-		}
-	}
-	return nil
+	return rangeOver(o.local, o.name, from, to, changed, func(k string) []byte { return o.young[k].value }, fn)
 }
 
 // keep accepts what the record in hand did.

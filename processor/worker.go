@@ -165,7 +165,11 @@ func (w *worker) diskLow() bool {
 
 // fetch takes what has arrived and queues it, waiting only if there is nothing else to do.
 func (w *worker) fetch(ctx context.Context, restoring time.Duration) error {
-	for _, b := range w.reader.Poll(ctx, w.waitFor(restoring)) {
+	batches := w.reader.Poll(ctx, w.waitFor(restoring))
+	if len(batches) == 0 && !w.open {
+		return w.settleIdle()
+	}
+	for _, b := range batches {
 		r := w.runOf(b.TopicPartition)
 		if r == nil || r.tag != b.Tag || r.state != TaskRunning {
 			continue // of an assignment or a position that is gone
@@ -386,11 +390,12 @@ func (w *worker) assign(c command) error {
 	}
 	w.meta = c.meta
 	for _, r := range c.add {
-		var err error
 		if r.plan.sub.Stateful() {
-			if r.local, err = w.local.Task(r.name); err != nil {
+			store, err := w.local.Task(r.name)
+			if err != nil {
 				return fmt.Errorf("processor: task %s: open the local store: %w", r.name, err)
 			}
+			r.local = newLagging(store, w.cfg.lag)
 		}
 		r.state, r.turn = TaskRestoring, 1
 		r.restore = &restoration{started: w.now()}
@@ -447,6 +452,12 @@ func (w *worker) closeRuns(which func(*taskRun) bool) {
 			w.endRestoreReads(r)
 		}
 		r.seals.Wait()
+		if r.local != nil {
+			// If it fails, the next owner of the store replays a longer tail.
+			if err := r.local.settle(); err != nil {
+				w.log.Warn("the local store stays behind the changelog", "task", r.name, "err", err)
+			}
+		}
 		r.state = TaskClosed
 		w.stats.remove(r.name)
 	}
