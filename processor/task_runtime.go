@@ -53,9 +53,9 @@ func (t *Task) Emit(sink int, o topology.SinkRecord) {
 	out := &t.out[len(t.out)-1]
 	out.Topic, out.Partition = target.topic, p
 	out.Key, out.Value, out.Headers, out.Timestamp = o.Key, o.Value, o.Headers, o.Timestamp
-	size := outputSize(out) + batchOverhead
-	t.outBytes += size
-	if size > target.maxBytes && t.tooLarge == nil {
+	size := outputSize(out)
+	t.outBytes += size // without the overhead, which a record has only when it is alone
+	if size += batchOverhead; size > target.maxBytes && t.tooLarge == nil {
 		t.tooLarge = &topology.OperatorError{
 			Operator: target.operator, Stage: topology.StageProduce, Policy: t.operatorPolicy(target.operator),
 			Err: fmt.Errorf("a record of about %d bytes is larger than max.message.bytes (%d) of topic %q: raise the topic's limit, or send smaller records",
