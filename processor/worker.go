@@ -19,15 +19,16 @@ import (
 const (
 	fetchBytes  = 512 << 10              // of one fetch and partition
 	fetchBuffer = 4                      // fetched batches that wait while a commit is under way
+	fetchPace   = 4 * time.Millisecond   // from one small fetch to the next: a transaction waits longer anyway
 	quantum     = 512                    // most records of one task before the next one's turn
 	queueHigh   = 8_192                  // queued records of a task at which its partitions are paused
 	queueLow    = queueHigh / 2          // and at which they are read again
 	idleWait    = 100 * time.Millisecond // longest wait for input
 	skipAge     = time.Second            // a position that moved over markers only is committed after this
 	restoreWait = 20 * time.Millisecond  // longest wait for changelog records while nothing else is to do
-	// commitShare bounds the share of the time that a worker spends committing at low rates: a broker
-	// that takes long for a commit, or is busy, gets fewer.
-	commitShare   = 4
+	// commitShare bounds the share of the time that a worker spends committing at low rates to one in so many: a
+	// broker that takes long for a commit, or is busy, gets fewer.
+	commitShare   = 2
 	restorePause  = 2 * time.Millisecond // longest wait for input while a restore waits for its next attempt
 	memoryReplays = 3                    // how often a failed transaction is run again from memory
 )
@@ -78,7 +79,7 @@ type command struct {
 func newWorker(e *engine, id int, transactionalID string) *worker {
 	return &worker{
 		engine: e, id: id,
-		reader: e.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted, MaxBytes: fetchBytes, Buffer: fetchBuffer}),
+		reader: e.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted, MaxBytes: fetchBytes, Buffer: fetchBuffer, Pace: fetchPace}),
 		producer: e.cluster.NewProducer(broker.ProducerConfig{
 			TransactionalID: transactionalID, TransactionTimeout: e.cfg.txnTimeout,
 		}),

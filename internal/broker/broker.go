@@ -180,6 +180,10 @@ type ReaderConfig struct {
 	MaxBytes  int32         // per partition and fetch, default 1 MiB. A batch larger than this is still read.
 	// Buffer is how many fetched batches wait for Poll at most, per reader; default 8.
 	Buffer int
+	// Pace is the least time from one fetch of a broker to the next while they bring little, so that a trickle
+	// of records does not cost the broker a request for each. The first record after a silence is not held up.
+	// Default 0.
+	Pace time.Duration
 }
 
 // Batch is what one fetch brought for one partition.

@@ -31,6 +31,8 @@ const (
 	// corruptTries is how often bytes that cannot be read are fetched before that is an error: the
 	// network, unlike the disk, heals.
 	corruptTries = 3
+	// littleBytes is what an answer must exceed for the next Fetch to follow at once: see ReaderConfig.Pace.
+	littleBytes = 32 << 10
 )
 
 // fetchLeg reads from one broker: one Fetch in flight with all its partitions that are not paused,
@@ -70,6 +72,7 @@ func (l *fetchLeg) run() {
 		if asks == nil {
 			return
 		}
+		sent := time.Now()
 		body, k, err := l.fetch(asks, wait)
 		if errors.Is(err, errInterrupted) {
 			continue
@@ -101,6 +104,9 @@ func (l *fetchLeg) run() {
 		}
 		if len(answers) < len(asks) {
 			l.failed(asks, errors.New("the answer lacks a partition"))
+		}
+		if rest := l.r.cfg.Pace - time.Since(sent); rest > 0 && len(body) < littleBytes {
+			_ = sleep(l.r.ctx, rest) // its end is Close, which the next pick sees
 		}
 	}
 }

@@ -475,3 +475,22 @@ func TestReaderOfATopicMadeAnew(t *testing.T) {
 		}
 	}
 }
+
+// TestATrickleIsFetchedInSips: a record at a time does not cost the broker a request at a time.
+func TestATrickleIsFetchedInSips(t *testing.T) {
+	const pace = 100 * time.Millisecond
+	f := newFake(t, 1)
+	at := tpOf(makeTopic(t, f.c, 1), 0)
+	r := f.c.NewReader(broker.ReaderConfig{MaxWait: time.Second, Buffer: 100, Pace: pace})
+	defer r.Close()
+	f.net.Seen()
+	begin := time.Now()
+	r.Seek(at, 0, 1)
+	fill(t, f.c, at, 60, 1)
+	got := 0
+	pollUntil(t, r, "all records", func(b broker.Batch) bool { got += len(b.Records); return got == 60 })
+	fetches, most := countKey(f.net.Seen(), fetchKey), int(time.Since(begin)/pace)+2
+	if fetches > most {
+		t.Errorf("%d fetches in %v, want at most %d", fetches, time.Since(begin), most)
+	}
+}
