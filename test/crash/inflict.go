@@ -68,6 +68,9 @@ func (m *Campaign) again(h *Host, f Fault) (kills int, err error) {
 	return 1, h.Start()
 }
 
+// endTxnCount is what a kill is counted as that came when EndTxn was sent: the outcome was unknown to the process.
+func endTxnCount(handled bool) string { return fmt.Sprintf("EndTxn sent, handled %v", handled) }
+
 // kill ends the host's process.
 func (m *Campaign) kill(h *Host, f Fault) error {
 	reached := false
@@ -79,7 +82,7 @@ func (m *Campaign) kill(h *Host, f Fault) error {
 		m.ForgetEndTxn(h)
 		if reached {
 			<-done
-			m.Counts[fmt.Sprintf("EndTxn sent, handled %v", f.Handled)]++
+			m.Counts[endTxnCount(f.Handled)]++
 		}
 	case f.Point != "":
 		h.Table.Arm(f.Point, f.N, fault.Kill)

@@ -141,7 +141,22 @@ func TestKills(t *testing.T) {
 		t.Fatal(err)
 	}
 	report(t, m)
+	// C12: a run that has not been everywhere proves nothing.
+	hits, _ := m.Points()
+	for _, name := range fault.Names() {
+		if hits[name] == 0 && faults >= fullCircle {
+			t.Errorf("the run is invalid: %s was never reached", name)
+		}
+	}
+	for _, handled := range []bool{true, false} {
+		if m.Counts[endTxnCount(handled)] == 0 && faults >= fullCircle {
+			t.Errorf("the run is invalid: no EndTxn was left unanswered, handled %v", handled)
+		}
+	}
 }
+
+// fullCircle is how many faults a schedule takes to have had all kinds of them.
+const fullCircle = 30
 
 // TestPauses: SIGSTOP for half, one and two times the session and the transaction timeout, at the places where a process
 // that wakes up is most dangerous. It finds itself fenced, drops what it has, and does no harm.

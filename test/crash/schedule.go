@@ -88,8 +88,8 @@ func Kills(random *rand.Rand, n, hosts int) Fault {
 		case f.Point != "seal.mid":
 			f.N = 1 + uint64(random.IntN(4))
 		}
-	case n%10 == 6:
-		f.EndTxn, f.Handled = true, n%20 == 6
+	case n%10 == 6, n%10 == 8:
+		f.EndTxn, f.Handled = true, n%10 == 6
 	default:
 		f.After = time.Duration(random.Int64N(int64(400 * time.Millisecond)))
 	}
