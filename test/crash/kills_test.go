@@ -88,12 +88,22 @@ func seedOf(t *testing.T) uint64 {
 // newCampaign starts a campaign that ends with the test; if the test fails, the logs are kept.
 func newCampaign(t *testing.T, limit time.Duration, c CampaignConfig) *Campaign {
 	t.Helper()
+	m, err := tryCampaign(t, limit, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// tryCampaign does the same; an error is what was wrong before the first fault.
+func tryCampaign(t *testing.T, limit time.Duration, c CampaignConfig) (*Campaign, error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	c.Dir, c.Log = t.TempDir(), t.Logf
 	m, err := NewCampaign(ctx, c)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -102,7 +112,7 @@ func newCampaign(t *testing.T, limit time.Duration, c CampaignConfig) *Campaign 
 		}
 		m.Close()
 	})
-	return m
+	return m, nil
 }
 
 // finishLimit is how long the rest of a workload may take on a busy machine; how long it took is in the log.
