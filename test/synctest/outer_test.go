@@ -25,6 +25,7 @@ func TestFrames(t *testing.T) { inBubble(t) }
 // inBubble runs the test of the same name in the other binary.
 func inBubble(t *testing.T) {
 	t.Helper()
+	t.Parallel()
 	bin := compiled(t)
 	args := []string{"-test.run=^" + t.Name() + "$", "-test.v=" + fmt.Sprint(testing.Verbose()), "-test.short=" + fmt.Sprint(testing.Short())}
 	args = append(args, fmt.Sprintf("-seed=%d", *seedFlag), fmt.Sprintf("-seeds=%d", *seedsFlag), fmt.Sprintf("-first=%d", *firstFlag),

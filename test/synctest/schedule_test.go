@@ -190,6 +190,9 @@ func detail(r *rand.Rand, e event) event {
 	case "refuse":
 		codes := retriable[e.key]
 		e.code, e.times = codes[r.IntN(len(codes))], 1+2*r.IntN(2)
+		if e.key == "Fetch" && e.code == 2 {
+			e.times = 1 // what is corrupt three times in a row is taken for the disk's fault
+		}
 	case "handle, then refuse":
 		e.code, e.times = failedAfter(r, e.key, retriable[e.key]), 1
 	}
