@@ -2,6 +2,7 @@ package proof
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/streamd/streamd/internal/verify/rawlog"
 )
@@ -29,13 +30,13 @@ type Totals struct {
 	scheme TotalScheme
 	region bool
 	last   map[int32]running
-	next   map[int32]int // of an account's bills, in their order
+	places map[int32][]int // in the list of an account's bills, where the next one may be
 	result *Result
 }
 
 // NewTotals makes a checker of the totals per account, NewRegions of those per region.
 func (o *Oracle) NewTotals(s TotalScheme) *Totals {
-	return &Totals{o: o, scheme: s, last: map[int32]running{}, next: map[int32]int{}, result: NewResult("C2", "the i-th total is what i bills come to")}
+	return &Totals{o: o, scheme: s, last: map[int32]running{}, places: map[int32][]int{}, result: NewResult("C2", "the i-th total is what i bills come to")}
 }
 
 // NewRegions makes a checker of the totals per region.
@@ -72,24 +73,36 @@ func (t *Totals) Add(r rawlog.Record) error {
 	return nil
 }
 
-// inOrder expects the next bill of the account. One that may have been dropped as too late is passed over if
-// it does not fit.
+// inOrder expects the next bill of the account. One that may have been dropped as too late may be passed
+// over, so that there can be several places where the account may be: two bills can have one amount. All
+// of them are followed.
 func (t *Totals) inOrder(r *rawlog.Record, name string, n int32, before, got running) {
 	bills := t.o.accounts[n]
-	for i := t.next[n]; i < len(bills); i++ {
-		x := &t.o.list[bills[i]]
-		want := before.with(x.cents)
-		if t.same(got, want) {
-			t.next[n] = i + 1
-			return
-		}
-		if !x.maybe {
-			t.next[n] = i + 1
-			t.result.Differ(r.Where(), "%s: total %d is %s, want %s", name, want.count, t.text(got), t.text(want))
-			return
+	places := t.places[n]
+	if len(places) == 0 {
+		places = []int{0}
+	}
+	var next []int
+	want := before
+	for _, from := range places {
+		for i := from; i < len(bills); i++ {
+			x := &t.o.list[bills[i]]
+			sum := before.with(x.cents)
+			if t.same(got, sum) && !slices.Contains(next, i+1) {
+				next = append(next, i+1)
+			}
+			if !x.maybe {
+				want = sum
+				break
+			}
 		}
 	}
-	t.result.Differ(r.Where(), "%s: total %s after %s, it has no more bills than %d", name, t.text(got), t.text(before), len(bills))
+	if len(next) == 0 {
+		t.result.Differ(r.Where(), "%s: after %s comes %s, want %s", name, t.text(before), t.text(got), t.text(want))
+		// From here on by what stands there, as if this one had been right: one mistake is told once.
+		next = []int{min(slices.Min(places)+1, len(bills))}
+	}
+	t.places[n] = next
 }
 
 // byHeader expects the bill that the record names.
