@@ -165,6 +165,7 @@ type loader struct {
 	partitions int
 	accounts   int
 	left       int // bills still to be made
+	flood      int // so many bursts to come follow each other closely
 	extra      int // how often it may be given some more
 	made       []sent
 	log        [][]bill // by partition: all that was sent, in order, with what is to be dropped
@@ -197,6 +198,10 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 		return
 	}
 	l.next = now.Add(time.Duration(l.rng.Int64N(int64(l.gap))))
+	if l.flood > 0 {
+		l.flood--
+		l.next = now.Add(4 * time.Millisecond)
+	}
 	by := make([][]broker.Record, l.partitions)
 	put := func(s sent) {
 		by[s.partition] = append(by[s.partition], s.record())

@@ -37,7 +37,9 @@ func whats() []what {
 			w.lastFault = o.paused
 		}},
 		// In the middle of some input: an open transaction is dropped, and what was fetched ahead with it.
-		{"rebalance", 5, nil, func(w *world, _ Fault) { w.group.pending, w.load.next = true, w.now() }},
+		{"rebalance", 5, nil, func(w *world, _ Fault) {
+			w.group.pending, w.load.next, w.load.flood = true, w.now(), 10
+		}},
 		{"scale out", 2, nil, func(w *world, f Fault) {
 			if o := w.owners[f.Target%len(w.owners)]; !o.wanted {
 				o.wanted, o.restart = true, w.now()
@@ -69,7 +71,14 @@ func whats() []what {
 				o.disk.wipe()
 			}
 		}},
-		{"zombie", 0, drawZombie, func(w *world, f Fault) { w.traps = append(w.traps, &trap{f, 0}) }},
+		{"zombie", 0, drawZombie, func(w *world, f Fault) {
+			w.traps = append(w.traps, &trap{f, 0})
+			for _, o := range w.owners { // there is somebody to take over
+				if !o.wanted {
+					o.wanted, o.restart = true, w.now()
+				}
+			}
+		}},
 		{"compaction", 1, nil, func(w *world, _ Fault) {
 			for _, tp := range w.changelogs() {
 				w.b.Compact(tp)

@@ -40,7 +40,7 @@ func FromSeed(seed uint64) Config {
 	rng := rand.New(rand.NewPCG(seed, 0x5eed))
 	c := Config{
 		Seed: seed, Partitions: 1 + rng.IntN(4), Owners: 1 + rng.IntN(3), Bills: 20 + rng.IntN(181),
-		Protocol: simbroker.Protocol(rng.IntN(2)), Prefetch: rng.IntN(2) == 0, MaxFetch: 200 << rng.IntN(8),
+		Protocol: simbroker.Protocol(rng.IntN(2)), Prefetch: rng.IntN(4) > 0, MaxFetch: 200 << rng.IntN(8),
 	}
 	c.Schedule = draw(rng, seed, c.Protocol)
 	// Where much time passes at once, an ID of another partition may be forgotten before its twin is read.
