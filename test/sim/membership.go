@@ -197,8 +197,10 @@ func (m *membership) finish(now time.Time) {
 	m.w.note("rebalance ends: generation %d", m.g.Meta(instances[0]).Generation)
 	if m.former != nil && m.returns.IsZero() {
 		m.returns = now.Add(time.Duration(100+m.rng.IntN(500)) * time.Millisecond)
-		m.w.load.next = now // what the other one has to do meanwhile
-		m.w.load.left = max(m.w.load.left, 5)
+		m.w.load.next = now
+		if m.w.conf.Bills > 0 { // what the other one has to do meanwhile; a script brings its own
+			m.w.load.left = max(m.w.load.left, 5)
+		}
 	}
 	m.plan, m.revoking = nil, nil
 	for _, o := range m.w.owners {
