@@ -61,6 +61,7 @@ type restoration struct {
 	committed []changelog.GroupOffset
 	starts    map[record.TopicPartition]record.Offset
 	ends      map[record.TopicPartition]record.Offset
+	stable    map[record.TopicPartition]record.Offset // of the inputs, if a join must know
 	logs      []changelog.Log
 	found     record.LocalPosition // of the local store before anything was changed
 	follower  *changelog.Follower
@@ -173,6 +174,11 @@ func (w *worker) askBrokers(ctx context.Context, r *taskRun) error {
 	}
 	if rs.starts, err = w.cluster.StartOffsets(ctx, tps); err != nil {
 		return err
+	}
+	if len(r.plan.sub.Joins) > 0 {
+		if rs.stable, err = w.cluster.StableOffsets(ctx, r.inputs); err != nil {
+			return err
+		}
 	}
 	rs.committed, rs.logs = rs.committed[:0], r.plan.changelogLogs(r.partition, rs.starts, rs.ends)
 	for _, tp := range r.inputs {
@@ -380,6 +386,7 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 			return err
 		}
 	}
+	r.task.heardOf(rs.stable)
 	r.task.changelogs = r.changelogs // the same positions: commits move them
 	took := w.now().Sub(rs.started)
 	r.mode = rs.mode

@@ -27,6 +27,7 @@ type world struct {
 	sent     int
 	instance string
 	opts     []Option
+	maxFetch int // bytes that one fetch brings of a partition; 0: plenty
 }
 
 // totals is the topology of these tests: dedup by header, then a count per key through a repartition.
@@ -63,6 +64,7 @@ func (w *world) live() *Stepper {
 	w.t.Helper()
 	w.lives++
 	c := w.b.Client(fmt.Sprintf("life-%d", w.lives))
+	c.MaxFetch = w.maxFetch
 	s, err := NewStepper(context.Background(), w.topo, Env{
 		Cluster: c, Local: w.disk, Instance: w.instance, Now: w.b.Now,
 		Sleep:       func(ctx context.Context, d time.Duration) error { w.b.Advance(d); return ctx.Err() },

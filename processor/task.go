@@ -269,8 +269,12 @@ func (t *Task) Process(now time.Time, limit int) (int, error) {
 	return n, nil
 }
 
-// pick returns the input whose head has the lowest timestamp (the first one of equals), or nil.
+// pick returns the input whose head has the lowest timestamp (the first one of equals), or nil: none has a record, or it is
+// not known yet which one is next.
 func (t *Task) pick() *input {
+	if _, waits := t.awaits(); waits {
+		return nil
+	}
 	var best *input
 	for _, in := range t.inputs {
 		if in == nil || in.empty() {

@@ -27,10 +27,12 @@ type input struct {
 
 	newest clock         // the highest event time; kept only if the chain has timed operators
 	idle   time.Duration // for how long nothing was there to read
+	behind time.Duration // for how long something was, and did not come
 }
 
 func (in *input) add(b broker.Batch) {
 	in.stable = max(in.stable, b.LastStable)
+	in.behind = 0
 	in.queue = append(in.queue, b)
 	in.queued += len(b.Records)
 }
@@ -38,10 +40,19 @@ func (in *input) add(b broker.Batch) {
 func (in *input) clear() {
 	clear(in.queue)
 	in.queue, in.at, in.queued, in.timed = in.queue[:0], 0, 0, false
+	in.behind = 0
 }
 
 // empty says whether no record waits. It first lets go of batches without any.
 func (in *input) empty() bool { return in.queued == 0 }
+
+// read is the position behind all that has come.
+func (in *input) read() record.Offset {
+	if n := len(in.queue); n > 0 {
+		return max(in.next, in.queue[n-1].Next)
+	}
+	return in.next
+}
 
 // head is the next record. The queue is not empty.
 func (in *input) head() *broker.Record {

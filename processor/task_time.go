@@ -152,6 +152,7 @@ func (t *Task) tick(now time.Time) {
 		passed = 0
 	}
 	t.ticked = now
+	t.wait(passed)
 	if len(t.timed) == 0 {
 		return
 	}

@@ -38,6 +38,9 @@ func buildPlan(ctx context.Context, c broker.Cluster, topo *topology.Topology, c
 	if err != nil {
 		return nil, err
 	}
+	if err := checkJoins(topo, seen, counts); err != nil {
+		return nil, err
+	}
 	var want []broker.Topic
 	for _, s := range subs {
 		for _, src := range s.Sources {
@@ -106,7 +109,7 @@ func userTopics(ctx context.Context, c broker.Cluster, topo *topology.Topology, 
 // partitionCounts finds the number of partitions of each repartition topic: what the topology says, or
 // as many as the widest input of the sub-topology that writes it.
 func partitionCounts(topo *topology.Topology, seen map[string]broker.Topic) (map[string]int32, error) {
-	counts := map[string]int32{}
+	counts, aligned := map[string]int32{}, map[string]bool{}
 	for range topo.Subtopologies() { // a repartition topic may feed the next one
 		for _, s := range topo.Subtopologies() {
 			widest := tasksOf(s, topo, seen, counts)
@@ -115,11 +118,13 @@ func partitionCounts(topo *topology.Topology, seen map[string]broker.Topic) (map
 				case !k.Internal:
 				case k.Partitions > 0:
 					counts[k.Topic] = k.Partitions
+				case aligned[k.Topic]:
 				case widest > counts[k.Topic]:
 					counts[k.Topic] = widest
 				}
 			}
 		}
+		alignJoins(topo, seen, counts, aligned)
 	}
 	for _, s := range topo.Subtopologies() {
 		for _, x := range s.Sources {

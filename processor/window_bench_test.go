@@ -45,6 +45,15 @@ func BenchmarkTask(b *testing.B) {
 			n := topology.Count(topology.WindowedBy(in, minute), "counts", topology.EmitOnClose())
 			topology.To(n, "out", window.KeySerde(serde.String()), serde.Int64())
 		}},
+		{"table and join", func(in *topology.Stream[string, int64]) {
+			rows := topology.ToTable(in, "rows", serde.Int64())
+			joined := topology.JoinTable(in, rows, "joined", func(_ string, v, row int64) (int64, error) { return v + row, nil })
+			topology.To(joined, "out", serde.String(), serde.Int64())
+		}},
+		{"join of streams", func(in *topology.Stream[string, int64]) { // each record with itself: one pair a record
+			joined := topology.Join(in, in, "joined", topology.JoinWithin(0), func(_ string, l, r int64) (int64, error) { return l + r, nil })
+			topology.To(joined, "out", serde.String(), serde.Int64())
+		}},
 	} {
 		b.Run(c.name, func(b *testing.B) { benchmarkTask(b, c.count) })
 	}

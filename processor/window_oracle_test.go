@@ -238,14 +238,23 @@ func oracleSessions(gap, grace int64, all []sample) map[string][][]sample {
 // that r chooses; without it is all at once.
 func play(t *testing.T, topo *topology.Topology, all []sample, r *rand.Rand) (*world, *Stepper) {
 	w := newWorld(t, topo)
-	send := func(i int) {
-		w.b.Append(record.TopicPartition{Topic: "in", Partition: 0}, broker.Record{
-			Key: []byte(all[i].key), Value: []byte{0, 0, 0, 0, 0, 0, 0, byte(all[i].v)}, Timestamp: epoch.Add(time.Duration(all[i].at) * time.Millisecond),
-			Headers: record.Headers{{Key: "id", Value: fmt.Append(nil, i)}},
-		})
-	}
+	s := w.play(len(all), func(i int) { w.sendSample("in", all[i], i) }, r)
+	return w, s
+}
+
+// sendSample appends a sample; its ID is id.
+func (w *world) sendSample(topic string, s sample, id int) {
+	w.b.Append(record.TopicPartition{Topic: topic, Partition: 0}, broker.Record{
+		Key: []byte(s.key), Value: []byte{0, 0, 0, 0, 0, 0, 0, byte(s.v)}, Timestamp: epoch.Add(time.Duration(s.at) * time.Millisecond),
+		Headers: record.Headers{{Key: "id", Value: fmt.Append(nil, id)}},
+	})
+}
+
+// play is as the function, for n records that send appends.
+func (w *world) play(n int, send func(i int), r *rand.Rand) *Stepper {
+	t := w.t
 	sent := 0
-	for sent < len(all) {
+	for sent < n {
 		crashed := func() (crashed bool) {
 			defer func() {
 				if v := recover(); v != nil {
@@ -271,12 +280,12 @@ func play(t *testing.T, topo *topology.Topology, all []sample, r *rand.Rand) (*w
 					return simbroker.Action{}
 				})
 			}
-			for sent < len(all) {
-				n := len(all)
+			for sent < n {
+				until := n
 				if r != nil {
-					n = min(sent+1+r.IntN(12), len(all))
+					until = min(sent+1+r.IntN(12), n)
 				}
-				for ; sent < n; sent++ {
+				for ; sent < until; sent++ {
 					send(sent)
 					if r != nil && sent > 0 && r.IntN(4) == 0 {
 						send(r.IntN(sent)) // again
@@ -298,7 +307,7 @@ func play(t *testing.T, topo *topology.Topology, all []sample, r *rand.Rand) (*w
 	w.b.SetFault(func(simbroker.Call) simbroker.Action { return simbroker.Action{} })
 	s := w.live()
 	w.settle(s)
-	return w, s
+	return s
 }
 
 // readLines is what a read_committed reader sees of partition 0 of a topic, each record with its value, its ID and its time.

@@ -221,7 +221,7 @@ func (w *worker) pause(r *taskRun, on bool) {
 // restoring is how long restores allow, negative if there are none.
 func (w *worker) waitFor(restoring time.Duration) time.Duration {
 	for _, r := range w.runs {
-		if r.state == TaskRunning && r.task.queued() > 0 {
+		if r.state == TaskRunning && r.task.ready() {
 			return 0
 		}
 	}
@@ -262,6 +262,8 @@ func (w *worker) process() error {
 			}
 			if before >= queueLow && r.task.queued() < queueLow {
 				w.pause(r, false)
+			} else if tp, waits := r.task.awaits(); waits {
+				w.reader.Pause(tp, false) // the others' queues may be full, and stay so until this one has something
 			}
 			if r.task.dirty() && !w.open {
 				w.open, w.opened, w.txnMeta = true, now, w.meta
@@ -325,7 +327,7 @@ func (w *worker) due() bool {
 		return true
 	}
 	for _, r := range w.runs {
-		if r.state == TaskRunning && r.task.queued() > 0 {
+		if r.state == TaskRunning && r.task.ready() {
 			return false
 		}
 	}

@@ -34,6 +34,9 @@ const (
 	kindBranch    = "branch"
 	kindMerge     = "merge"
 	kindSink      = "to"
+	kindTable     = "table"
+	kindToStream  = "to_stream"
+	kindJoin      = "join"
 )
 
 // node is an operator as it is described. It holds no state of any task.
@@ -57,6 +60,16 @@ type node struct {
 	// lag is how far the records that it hands on may be behind the watermark without being late: the grace of the
 	// windows before it, which hold records back.
 	lag time.Duration
+
+	// with are the operators that keep what this one looks into: they are in its sub-topology, without an edge.
+	with []*node
+	// sides are the operators whose records a join brings together: their inputs must be cut into partitions alike.
+	sides []*node
+	// looked says that others look into what this table makes, so that it needs no operator behind it.
+	looked bool
+	// wantsOld says that what follows a table must know the value before a change; above are the tables that it is made of.
+	wantsOld bool
+	above    []*node
 
 	// check finds mistakes that show only when all outputs are known. May be nil.
 	check func(note func(rule, what string))

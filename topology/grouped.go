@@ -104,9 +104,10 @@ func EmitOnClose() AggregateSetting {
 }
 
 // OnLate says what becomes of a record all of whose windows are closed: Drop (default; counted as dropped, late), Stop or
-// DeadLetter. Late gives them a stream of their own instead.
-func OnLate(a Action) AggregateSetting {
-	return AggregateSetting{func(o *options) { o.onLate = a }}
+// DeadLetter. Late gives them a stream of their own instead. Of a join of streams: what becomes of a record that is later than
+// the grace (see JoinWindows).
+func OnLate(a Action) LateOption {
+	return LateOption{func(o *options) { o.onLate = a }}
 }
 
 // MergeWith says how two values of an Aggregate become one, which sessions and sliding windows need: fn gets the
@@ -139,9 +140,7 @@ func newAggregate[K, V, G, A, R any](in Grouped[K, V, G], name string, a aggrega
 	b.require(usable, n, "function", "the function is nil")
 	b.require(state != nil, n, "serde", "the value's serde is nil")
 	b.require(g.s.keys != nil, n, "serde", "has no serde for the keys, which are the store's: give it with WithKeys")
-	if by := g.s.rekeyed; by != nil {
-		b.problem(n, "unkeyed", fmt.Sprintf("%q may have changed the keys, so that records of one key are in several partitions and none would see them all: put KeyBy in between, or give %q PreserveKey if it is one that keeps them", by.name, by.name))
-	}
+	b.requireKeyed(n, g.s.rekeyed)
 	out := &Stream[G, R]{b: b, from: n, keys: g.keys, values: values, rekeyed: g.s.rekeyed}
 	if g.windowed == nil {
 		b.require(n.opts.emit == emitDefault && n.opts.onLate == ActionDefault && n.opts.merge == nil, n, "option",

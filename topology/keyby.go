@@ -44,6 +44,14 @@ func KeyBy[K, V, K2 any](s *Stream[K, V], name string, keys serde.Serde[K2], fn 
 	return &Stream[K2, V]{b: b, from: source, keys: keys, values: values, unchanged: true}
 }
 
+// requireKeyed notes a problem if by, an operator before n, may have changed the keys since records were put into
+// partitions by them.
+func (b *Builder) requireKeyed(n, by *node) {
+	if by != nil {
+		b.problem(n, "unkeyed", fmt.Sprintf("%q may have changed the keys, so that records of one key are in several partitions and none would see them all: put KeyBy in between, or give %q PreserveKey if it is one that keeps them", by.name, by.name))
+	}
+}
+
 // newRepartition adds the sink of a repartition topic: operator is the sink's name, topic the one
 // before its prefix and suffix.
 func newRepartition[K, V any](s *Stream[K, V], operator, topic string, o options) *node {

@@ -78,6 +78,16 @@ type (
 		option
 		aggregate()
 	}
+	// TableOption is an option of ToTable: OnError.
+	TableOption interface {
+		option
+		table()
+	}
+	// JoinOption is an option of the joins: OnError; of joins of two streams also OnLate.
+	JoinOption interface {
+		option
+		join()
+	}
 	// ProcessOption is an option of Process: WithStore, PreserveKey, OnError.
 	ProcessOption interface {
 		option
@@ -123,6 +133,8 @@ type (
 	DedupSetting struct{ setting }
 	// AggregateSetting is an option of the aggregates alone.
 	AggregateSetting struct{ setting }
+	// LateOption says what becomes of late records.
+	LateOption struct{ setting }
 	// ProcessSetting is an option of Process alone.
 	ProcessSetting struct{ setting }
 	// SinkSetting is an option of To alone.
@@ -139,6 +151,8 @@ func (PolicyOption) keyBy()     {}
 func (PolicyOption) dedup()     {}
 func (PolicyOption) aggregate() {}
 func (PolicyOption) process()   {}
+func (PolicyOption) table()     {}
+func (PolicyOption) join()      {}
 func (PolicyOption) sink()      {}
 
 func (IDOption) source() {}
@@ -164,6 +178,8 @@ func (TimeOption) dedup()  {}
 func (SourceSetting) source()       {}
 func (DedupSetting) dedup()         {}
 func (AggregateSetting) aggregate() {}
+func (LateOption) aggregate()       {}
+func (LateOption) join()            {}
 func (ProcessSetting) process()     {}
 func (SinkSetting) sink()           {}
 

@@ -175,20 +175,35 @@ func (s *cells[K, V]) get(key []byte) (v V, ok bool, err error) {
 	return v, err == nil, err
 }
 
+// has says whether there is a value, without decoding it.
+func (s *cells[K, V]) has(key []byte) (bool, error) {
+	b, err := s.store.Get(key)
+	if err != nil {
+		return false, s.op.fault("read state", err)
+	}
+	return b != nil, nil
+}
+
 func (s *cells[K, V]) put(key []byte, v V) error {
+	_, err := s.set(key, v)
+	return err
+}
+
+// set is put that says whether the key has a value now: one that is encoded as null deletes it.
+func (s *cells[K, V]) set(key []byte, v V) (has bool, err error) {
 	s.c.user = s.encode
 	b, err := s.values.Append(s.c.valueBuf[:0], v)
 	s.c.user = nil
 	if err != nil {
-		return s.encode.fail(fmt.Errorf("state: %w", err))
+		return false, s.encode.fail(fmt.Errorf("state: %w", err))
 	}
 	if b != nil {
 		s.c.valueBuf = b
 	}
 	if err := s.store.Put(key, b); err != nil {
-		return s.op.fault("write state", err)
+		return false, s.op.fault("write state", err)
 	}
-	return nil
+	return b != nil, nil
 }
 
 func (s *cells[K, V]) delete(key []byte) error {

@@ -20,6 +20,7 @@ type Subtopology struct {
 	Sinks   []Sink
 	Dedups  []DedupSpec
 	Stores  []StoreSpec
+	Joins   []JoinSpec
 	// Operators are the names of all its nodes in topological order, for metrics.
 	Operators []OperatorSpec
 
@@ -59,6 +60,13 @@ type Sink struct {
 	Partitions int32
 }
 
+// JoinSpec is a join: partition p of all its inputs must hold the same keys.
+type JoinSpec struct {
+	Operator string
+	// Sources are all inputs whose records meet there, as indices of Subtopology.Sources, ascending.
+	Sources []int
+}
+
 // DedupSpec is a dedup operator's log.
 type DedupSpec struct {
 	Name   string
@@ -75,7 +83,9 @@ type StoreSpec struct {
 // OperatorSpec is one node.
 type OperatorSpec struct {
 	Name string
-	Kind string // source, map, map_values, filter, flat_map, key_by, dedup, aggregate, process, branch, merge, to
+	// Kind is source, map, map_values, filter, flat_map, key_by, dedup, aggregate, process, branch, merge, to, table, to_stream
+	// or join.
+	Kind string
 	// Policy is the operator's own error policy, or PolicyDefault.
 	Policy Policy
 }

@@ -87,6 +87,9 @@ func connected(nodes []*node) [][]*node {
 		for _, in := range n.inputs {
 			root[find(n)] = find(in)
 		}
+		for _, kept := range n.with {
+			root[find(n)] = find(kept)
+		}
 	}
 	var parts [][]*node
 	index := map[*node]int{}
@@ -126,6 +129,11 @@ func newSubtopology(index int, nodes []*node) *Subtopology {
 			if !slices.Contains(s.Stores, h.spec()) {
 				s.Stores = append(s.Stores, h.spec())
 			}
+		}
+	}
+	for _, n := range nodes {
+		if len(n.sides) > 0 {
+			s.Joins = append(s.Joins, JoinSpec{Operator: n.name, Sources: sourcesOf(n.sides, sources)})
 		}
 	}
 	s.Name = s.Sources[0].Name
@@ -190,7 +198,7 @@ func check(b *Builder, t *Topology) []*Problem {
 
 // checkUse finds outputs that nothing reads: what was meant to happen with the records does not.
 func checkUse(n *node, note func(name, rule, format string, args ...any)) {
-	if n.sink != nil || n.kind == kindAggregate || n.kind == kindProcess {
+	if n.sink != nil || n.kind == kindAggregate || n.kind == kindProcess || n.kind == kindTable || n.looked {
 		return // their effect is elsewhere
 	}
 	if n.kind == kindDedup && len(n.outputs) > 0 {
@@ -262,6 +270,7 @@ func checkTopics(t *Topology) []*Problem {
 			take(src.Name, t.SourceTopic(src), "input topic")
 		}
 	}
+	found = append(found, checkCoPartitions(t)...)
 	for _, s := range t.subs {
 		for _, k := range s.Sinks {
 			// Two sinks may share a topic, and a topic may be written and read. Only internal

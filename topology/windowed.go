@@ -3,7 +3,6 @@ package topology
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/streamd/streamd/record"
@@ -13,8 +12,8 @@ import (
 
 // windowed is what the aggregates of all kinds of windows have in common, in one task.
 type windowed[K, V, G, A, R any] struct {
+	dueList
 	c       *instance
-	op      *operator
 	windows window.Windows
 	agg     aggregator[K, V, A, R]
 	cells   *cells[K, A]
@@ -27,36 +26,19 @@ type windowed[K, V, G, A, R any] struct {
 	onLate Action
 
 	nullKey, dropped, filtered *uint64
-	lag                        time.Duration // of the records that come, behind the watermark
 
-	w window.Millis // the watermark here
-	// next is a lower bound for the watermark at which something is due, unknown if that must be looked up.
-	// Invariant: nothing that the store holds is due before it.
-	next window.Millis
-	// due are pieces that were found in the store and are not done, in its order; the first one is the next.
-	due []duePiece
 	out record.Record[G, R]
 }
-
-// duePiece is a key of the store that is due, and its value as far as it is needed. Both are copies.
-type duePiece struct{ key, value []byte }
-
-const (
-	unknown window.Millis = math.MinInt64
-	never   window.Millis = math.MaxInt64
-	// dueAtOnce is how many pieces are taken from the store in one go.
-	dueAtOnce = 256
-)
 
 // windowTimer names the timer in the IDs of closed windows.
 const windowTimer = "close"
 
 func newWindowed[K, V, G, A, R any](c *instance, n *node, store *KeyValueStore[K, A], a aggregator[K, V, A, R], g grouping[K, V, G], lag time.Duration) *windowed[K, V, G, A, R] {
 	op := c.operator(n)
+	cells := store.in(c, op)
 	return &windowed[K, V, G, A, R]{
-		c: c, op: op, windows: g.windowed.windows, agg: a, cells: store.in(c, op), keys: g.s.keys, group: g.group,
+		dueList: newDueList(op, cells.store, lag), c: c, windows: g.windowed.windows, agg: a, cells: cells, keys: g.s.keys, group: g.group,
 		onClose: n.opts.emit == emitClose, onLate: n.opts.onLate, nullKey: c.counter(CounterNullKey, n), dropped: c.counter(CounterLate, n), filtered: c.counter(CounterFiltered, n),
-		lag: lag, w: window.NoTime, next: unknown,
 	}
 }
 
@@ -66,25 +48,6 @@ func (s *windowed[K, V, G, A, R]) connect(c *instance, n *node) {
 	if n.uses(latePort) {
 		s.late = downstream[K, V](c, n, latePort)
 	}
-}
-
-// Advance implements Timed.
-func (s *windowed[K, V, G, A, R]) Advance(m Moment) bool {
-	s.w = m.Watermark.Add(-s.lag)
-	return s.next <= s.w
-}
-
-// Reset implements Timed.
-func (s *windowed[K, V, G, A, R]) Reset(m Moment) {
-	s.w, s.next, s.due = m.Watermark.Add(-s.lag), unknown, nil
-}
-
-// Pending implements Timed.
-func (s *windowed[K, V, G, A, R]) Pending() (key, value []byte) {
-	if len(s.due) == 0 {
-		return nil, nil
-	}
-	return s.due[0].key, s.due[0].value
 }
 
 // closed says whether a window with that end is closed.
@@ -170,46 +133,6 @@ func (s *windowed[K, V, G, A, R]) emit(key K, span window.Span, a A) (err error)
 	*s.op.out++
 	return s.forward(&s.out)
 }
-
-// lookUp fills due with what the store has from the key from on (nil: the first) and what at says is due at or before
-// the watermark; next becomes the time of what follows. at reads the time out of a key; false: here the pieces end.
-func (s *windowed[K, V, G, A, R]) lookUp(from []byte, values bool, at func(key []byte) (window.Millis, bool)) error {
-	s.next = never
-	var slab []byte // fresh each time: keys and values that are decoded may share it
-	keep := func(b []byte) []byte {
-		slab = append(slab, b...)
-		return slab[len(slab)-len(b) : len(slab) : len(slab)]
-	}
-	err := s.cells.store.Range(from, nil, func(k, v []byte) bool {
-		t, ok := at(k)
-		switch {
-		case !ok:
-			return false
-		case t > s.w:
-			s.next = t
-			return false
-		case len(s.due) == dueAtOnce:
-			s.next = t
-			return false
-		}
-		p := duePiece{key: keep(k)}
-		if values {
-			p.value = keep(v)
-		}
-		s.due = append(s.due, p)
-		return true
-	})
-	if err != nil {
-		return s.op.fault("read state", err)
-	}
-	if len(s.due) > 0 {
-		s.next = unknown // until they are done
-	}
-	return nil
-}
-
-// done takes the first piece off.
-func (s *windowed[K, V, G, A, R]) done() { s.due = s.due[1:] }
 
 // putTime writes a moment so that the order of the bytes is the order of time.
 func putTime(dst []byte, m window.Millis) {

@@ -24,8 +24,7 @@ import (
 // left of it gets a new time. So a session costs two writes of the index in its life, and not two with each record.
 type windowList[K, V, G, A, R any] struct {
 	*windowed[K, V, G, A, R]
-	key      []byte // of the list in hand, with its first byte
-	index    []byte // room for a key of the index
+	dueIndex
 	buf      []byte // room for an encoded list
 	own      []byte // the value that the record in hand made
 	list     list
@@ -33,12 +32,6 @@ type windowList[K, V, G, A, R any] struct {
 	sessions bool
 	delayed  window.Millis // how long after its window an entry is needed
 }
-
-// The first bytes of the two kinds of keys.
-const (
-	listIndex byte = 1
-	listOf    byte = 2
-)
 
 // list is what a key has.
 type list struct {
@@ -59,7 +52,7 @@ const maxListBytes = 512 << 10
 var errListTooLong = errors.New("the windows of this key that are open take more than 512 KiB: it has too many records for windows of this kind, or its values are too large")
 
 func newWindowList[K, V, G, A, R any](c *instance, n *node, x *windowed[K, V, G, A, R]) step[K, V] {
-	s := &windowList[K, V, G, A, R]{windowed: x, sessions: x.windows.Kind() == window.KindSession}
+	s := &windowList[K, V, G, A, R]{windowed: x, dueIndex: dueIndex{of: &x.dueList}, sessions: x.windows.Kind() == window.KindSession}
 	if !s.sessions {
 		s.delayed = window.Millis(0).Add(x.windows.Size())
 	}
@@ -73,7 +66,7 @@ func (s *windowList[K, V, G, A, R]) handle(r *record.Record[K, V]) error {
 	if err != nil || key == nil {
 		return err
 	}
-	s.key = append(append(s.key[:0], listOf), key[1:]...) // what follows encodes keys, too
+	s.take(key[1:])
 	if err := s.read(); err != nil {
 		return err
 	}
@@ -227,52 +220,16 @@ func (s *windowList[K, V, G, A, R]) write() error {
 		return s.remove(was)
 	}
 	if due := s.earliest(); was == never || due < was || was <= s.w {
-		if err := s.moveIndex(was, due); err != nil {
+		if err := s.move(was, due); err != nil {
 			return err
 		}
+		s.list.due = due
 	}
 	s.buf = s.list.append(s.buf[:0])
 	if len(s.buf) > maxListBytes {
 		return s.op.fail(errListTooLong)
 	}
 	return s.set(s.key, s.buf)
-}
-
-// remove takes the key out of the store.
-func (s *windowList[K, V, G, A, R]) remove(was window.Millis) error {
-	if was == never {
-		return nil // it never was there
-	}
-	if err := s.set(s.indexKey(was), nil); err != nil {
-		return err
-	}
-	return s.set(s.key, nil)
-}
-
-func (s *windowList[K, V, G, A, R]) moveIndex(was, due window.Millis) error {
-	if was != never {
-		if err := s.set(s.indexKey(was), nil); err != nil {
-			return err
-		}
-	}
-	s.list.due = due
-	s.next = min(s.next, due)
-	return s.set(s.indexKey(due), []byte{})
-}
-
-func (s *windowList[K, V, G, A, R]) set(key, value []byte) error {
-	if err := s.cells.store.Put(key, value); err != nil {
-		return s.op.fault("write state", err)
-	}
-	return nil
-}
-
-// indexKey is the index's key for the list in hand.
-func (s *windowList[K, V, G, A, R]) indexKey(due window.Millis) []byte {
-	b := append(s.index[:0], listIndex, 0, 0, 0, 0, 0, 0, 0, 0)
-	putTime(b[1:], due)
-	s.index = append(b, s.key[1:]...)
-	return s.index
 }
 
 // earliest is when the next thing is to be done for the list: something to be handed on, or to be forgotten.
@@ -292,19 +249,10 @@ func (s *windowList[K, V, G, A, R]) earliest() window.Millis {
 // Fire implements Timed: it does what is due of one key.
 func (s *windowList[K, V, G, A, R]) Fire(quiet bool) (did bool, err error) {
 	defer s.c.rescue(&err)
-	if len(s.due) == 0 {
-		err := s.lookUp([]byte{listIndex}, false, func(key []byte) (window.Millis, bool) {
-			if len(key) <= timeBytes || key[0] != listIndex {
-				return 0, false
-			}
-			return getTime(key[1:]), true
-		})
-		if err != nil || len(s.due) == 0 {
-			return false, err
-		}
+	key, err := s.first()
+	if err != nil || key == nil {
+		return false, err
 	}
-	key := s.due[0].key[1+timeBytes:]
-	s.key = append(append(s.key[:0], listOf), key...)
 	if err := s.read(); err != nil {
 		return false, err
 	}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"context"
+	"log"
+	"os"
+	"time"
+
+	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/topology"
+)
+
+func build() (*topology.Topology, error) {
+	b := topology.New("clicks")
+	impressions := topology.From(b, "impressions", serde.String(), serde.String(), topology.WithIdleness(time.Second))
+	clicks := topology.From(b, "clicks", serde.String(), serde.String(), topology.WithIdleness(time.Second))
+	seen := topology.LeftJoin(impressions, clicks, "seen", topology.JoinWithin(5*time.Second).Before(0).Grace(time.Second),
+		func(ad, impression string, click *string) (string, error) {
+			if click == nil {
+				return impression + " was not clicked", nil
+			}
+			return impression + " was clicked by " + *click, nil
+		})
+	topology.To(seen, "ads-seen", serde.String(), serde.String())
+	return b.Build()
+}
+
+func main() {
+	topo, err := build()
+	if err != nil {
+		log.Fatal(err)
+	}
+	app, err := processor.New(topo, processor.WithBrokers(os.Args[1:]...))
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(app.Run(context.Background()))
+}
