@@ -80,7 +80,7 @@ var soleImporters = []struct {
 }
 
 // testOnly are packages that no shipped code may reach.
-var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "internal/kafka/faultnet", "dedup/deduptest"}
+var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "internal/kafka/faultnet", "dedup/deduptest", "topologytest"}
 
 // testOnlyImporters may import the packages of testOnly also from files that are no tests.
 var testOnlyImporters = []string{"internal/brokertest", "test", "topologytest"}
