@@ -1,15 +1,11 @@
 package main
 
 import (
-	"encoding/binary"
-	"fmt"
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/streamd/streamd/serde"
-	"github.com/streamd/streamd/test/exampletest"
+	"github.com/streamd/streamd/topologytest"
 	"github.com/streamd/streamd/window"
 )
 
@@ -18,24 +14,33 @@ func TestPageViewsByRegion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	view := func(region string, after time.Duration) *kgo.Record {
-		return &kgo.Record{Topic: "pageviews", Key: []byte("page"), Value: fmt.Appendf(nil, `{"Region":%q}`, region), Timestamp: begin.Add(after)}
+	d := topologytest.New(t, topo)
+	views := topologytest.Input(d, "pageviews", serde.String(), serde.JSON[view]())
+	counts := topologytest.Output(d, "pageviews-by-region", window.KeySerde(serde.String()), serde.Int64())
+	begin := d.Now().Add(-time.Hour)
+	see := func(region string, after time.Duration) {
+		views.Send("page", view{Region: region}, topologytest.At(begin.Add(after)))
 	}
-	out := exampletest.Run(t, topo, []*kgo.Record{
-		view("europe", 10*time.Second), view("asia", 20*time.Second), view("europe", 65*time.Second),
-		view("europe", 50*time.Second), // late, within the grace
-		view("asia", 3*time.Minute),    // closes the windows that end up to 12:02
-	}, 4, "pageviews-by-region")
-	got := map[string]uint64{}
-	for _, r := range out["pageviews-by-region"] {
-		k, err := window.KeySerde(serde.String()).Decode(r.Key)
-		if err != nil {
-			t.Fatal(err)
+	see("europe", 10*time.Second)
+	see("asia", 20*time.Second)
+	see("europe", 65*time.Second)
+	see("europe", 50*time.Second) // late, within the grace
+	see("asia", 3*time.Minute)    // closes the windows that end up to the second minute
+	got := map[string]int64{}
+	for _, r := range counts.Records() {
+		got[r.Key.Key+r.Key.End.Sub(begin).String()] = r.Value
+	}
+	want := map[string]int64{"asia1m0s": 1, "asia2m0s": 1, "europe1m0s": 2, "europe2m0s": 3}
+	for k, n := range want {
+		if got[k] != n {
+			t.Errorf("%s: %d, want %d", k, got[k], n)
 		}
-		got[fmt.Sprintf("%s until %s", k.Key, k.End.Format(time.TimeOnly))] = binary.BigEndian.Uint64(r.Value)
 	}
-	if s := fmt.Sprint(got); s != "map[asia until 12:01:00:1 asia until 12:02:00:1 europe until 12:01:00:2 europe until 12:02:00:3]" {
-		t.Error(s)
+	if len(got) != len(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+	d.Advance(10 * time.Minute) // the input stops: the other windows close all the same
+	if n := len(counts.Records()); n <= len(want) {
+		t.Errorf("still %d results after the input stopped", n)
 	}
 }

@@ -1,13 +1,11 @@
 package main
 
 import (
-	"encoding/binary"
 	"fmt"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
-	"github.com/streamd/streamd/test/exampletest"
+	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/topologytest"
 )
 
 func TestWordCount(t *testing.T) {
@@ -15,15 +13,13 @@ func TestWordCount(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := func(s string) *kgo.Record {
-		return &kgo.Record{Topic: "streams-plaintext-input", Key: []byte("k"), Value: []byte(s)}
-	}
-	out := exampletest.Run(t, topo, []*kgo.Record{line("all streams lead to kafka"), line("hello Kafka Streams")}, 8, "streams-wordcount-output")
-	got := map[string]uint64{}
-	for _, r := range out["streams-wordcount-output"] {
-		got[string(r.Key)] = binary.BigEndian.Uint64(r.Value)
-	}
-	if s := fmt.Sprint(got); s != "map[all:1 hello:1 kafka:2 lead:1 streams:2 to:1]" {
+	d := topologytest.New(t, topo, topologytest.Partitions("streams-plaintext-input", 4), topologytest.Partitions("streams-wordcount-output", 4))
+	lines := topologytest.Input(d, "streams-plaintext-input", serde.String(), serde.String())
+	counts := topologytest.Output(d, "streams-wordcount-output", serde.String(), serde.Int64())
+	lines.Send("a", "all streams lead to kafka")
+	d.CrashAt(topologytest.BeforeEndTxn)
+	lines.Send("b", "hello Kafka Streams")
+	if s := fmt.Sprint(topologytest.Table(counts)); s != "map[all:1 hello:1 kafka:2 lead:1 streams:2 to:1]" {
 		t.Error(s)
 	}
 }
