@@ -88,8 +88,9 @@ func Run(ctx context.Context, c RunConfig) error {
 	// The page stays until the last pipeline has stopped, so that a stop can be watched.
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	var serving sync.WaitGroup
+	serving.Go(func() { handler.Run(serveCtx) })
 	for _, l := range listeners {
-		h := handler
+		h := http.Handler(handler)
 		if l.Addr().Network() == "unix" {
 			h = withProfiles(handler)
 		}
@@ -163,7 +164,7 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 		return member{}, fmt.Errorf("%s: %w: %w", p.File, ErrConfig, err)
 	}
 	return member{p: p, app: app, dir: dir, web: web.Entry{
-		Name: p.Name, Pipeline: app,
+		Name: p.Name, Pipeline: app, Topology: topo.Graph(), Config: settings(p, c, dir),
 		Graph: func(format string) (string, error) { return Draw(topo, format, true) },
 	}}, nil
 }

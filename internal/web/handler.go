@@ -8,16 +8,22 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/topology"
 )
 
 //go:embed static
 var static embed.FS
+
+// policy keeps a page harmless: it loads only its own style and scripts, asks only its own server, and
+// is not framed.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 
 // Pipeline is a running pipeline as this package sees it. processor.App is one.
 type Pipeline interface {
@@ -33,6 +39,15 @@ type Entry struct {
 	Name     string
 	Pipeline Pipeline
 	Graph    Graph // nil: none
+	// Topology is what the page draws. Without it there is no drawing, and no rate of what comes in.
+	Topology topology.Graph
+	Config   []Setting // shown as it is: it must hold no secret
+}
+
+// Setting is one line of a pipeline's configuration.
+type Setting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
 }
 
 // Version is the build of the process.
@@ -50,28 +65,36 @@ type Config struct {
 	Logger    *slog.Logger        // nil: nothing is logged
 }
 
-type handler struct {
+// Handler serves the pages and the API. Safe for concurrent use.
+type Handler struct {
 	Config
-	index *template.Template
+	index    *template.Template
+	history  *recorder
+	mux      http.Handler
+	interval time.Duration // from one event to the next
+	streams  atomic.Int64  // that are open
 }
 
-// New makes the handler. It fails only if the embedded page is broken.
-func New(c Config) (http.Handler, error) {
+// New makes the handler. It starts nothing. It fails only if the embedded page is broken.
+func New(c Config) (*Handler, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	index, err := template.ParseFS(static, "static/index.html")
+	index, err := template.ParseFS(static, "static/*.html")
 	if err != nil {
 		return nil, fmt.Errorf("web: the page: %w", err)
 	}
-	h := &handler{Config: c, index: index}
+	h := &Handler{Config: c, index: index, history: newRecorder(c), interval: sampleInterval}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", h.page)
-	mux.HandleFunc("GET /style.css", h.style)
-	mux.HandleFunc("GET /livez", h.live)
+	for _, asset := range []string{"style.css", "page.js", "icon.svg"} {
+		mux.HandleFunc("GET /static/"+asset, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, static, "static/"+asset) })
+	}
+	mux.HandleFunc("GET /livez", h.alive)
 	mux.HandleFunc("GET /readyz", h.ready)
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { h.json(w, http.StatusOK, h.Version) })
 	mux.HandleFunc("GET /api/v1/pipelines", h.list)
+	mux.HandleFunc("GET /api/v1/events", h.events)
 	mux.HandleFunc("GET /api/v1/pipelines/{name}", h.pipeline(func(w http.ResponseWriter, _ *http.Request, e Entry) {
 		h.json(w, http.StatusOK, e.Pipeline.Status())
 	}))
@@ -81,6 +104,7 @@ func New(c Config) (http.Handler, error) {
 	mux.HandleFunc("GET /api/v1/pipelines/{name}/errors", h.pipeline(func(w http.ResponseWriter, _ *http.Request, e Entry) {
 		h.json(w, http.StatusOK, map[string]any{"errors": nonNil(e.Pipeline.Status().Errors)})
 	}))
+	mux.HandleFunc("GET /api/v1/pipelines/{name}/live", h.pipeline(h.live))
 	mux.HandleFunc("GET /api/v1/pipelines/{name}/graph", h.pipeline(h.graph))
 	if c.Gatherer != nil {
 		// OpenMetrics is what carries exemplars. A collector that fails must not hide all others.
@@ -90,8 +114,12 @@ func New(c Config) (http.Handler, error) {
 			ErrorLog:          errorLog{c.Logger},
 		}))
 	}
-	return secure(mux), nil
+	h.mux = secure(mux)
+	return h, nil
 }
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.mux.ServeHTTP(w, r) }
 
 // errorLog tells of a scrape that could not be answered in full.
 type errorLog struct{ *slog.Logger }
@@ -99,12 +127,11 @@ type errorLog struct{ *slog.Logger }
 // Println implements promhttp.Logger.
 func (l errorLog) Println(v ...any) { l.Warn("metrics are incomplete", "err", fmt.Sprint(v...)) }
 
-// secure sets the headers that keep a page harmless: it loads only its own style, runs no script, is
-// not framed, and is not kept by caches.
+// secure sets the headers that keep a page harmless, and out of caches: assets change with the program.
 func secure(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("Content-Security-Policy", policy)
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
@@ -157,7 +184,7 @@ func Summarize(name string, s processor.Status) Summary {
 	return sum
 }
 
-func (h *handler) summaries() []Summary {
+func (h *Handler) summaries() []Summary {
 	out := make([]Summary, 0, len(h.Pipelines))
 	for _, e := range h.Pipelines {
 		out = append(out, Summarize(e.Name, e.Pipeline.Status()))
@@ -165,30 +192,39 @@ func (h *handler) summaries() []Summary {
 	return out
 }
 
-func (h *handler) page(w http.ResponseWriter, _ *http.Request) {
+func (h *Handler) page(w http.ResponseWriter, r *http.Request) {
+	now := time.Now()
+	h.history.sample(now, h.interval)
+	v := h.view(now, parse(r.URL.Query()))
+	code := http.StatusOK
+	if v.Asked != "" {
+		code = http.StatusNotFound
+	}
 	var b bytes.Buffer
-	err := h.index.Execute(&b, struct {
-		Version   Version
-		Pipelines []Summary
-	}{h.Version, h.summaries()})
-	if err != nil {
+	if err := h.index.ExecuteTemplate(&b, "index.html", v); err != nil {
 		h.Logger.Error("page failed", "err", err)
 		http.Error(w, "the page failed, see the log", http.StatusInternalServerError)
 		return
 	}
-	h.write(w, http.StatusOK, "text/html; charset=utf-8", b.Bytes())
+	h.write(w, code, "text/html; charset=utf-8", b.Bytes())
 }
 
-func (h *handler) style(w http.ResponseWriter, r *http.Request) {
-	http.ServeFileFS(w, r, static, "static/style.css")
+// live answers with a pipeline's rates.
+func (h *Handler) live(w http.ResponseWriter, _ *http.Request, e Entry) {
+	h.history.sample(time.Now(), h.interval)
+	for i := range h.Pipelines {
+		if h.Pipelines[i].Name == e.Name {
+			h.json(w, http.StatusOK, h.history.series[i].view("").live)
+		}
+	}
 }
 
-func (h *handler) list(w http.ResponseWriter, _ *http.Request) {
+func (h *Handler) list(w http.ResponseWriter, _ *http.Request) {
 	h.json(w, http.StatusOK, map[string]any{"pipelines": h.summaries()})
 }
 
 // pipeline finds the pipeline that a request names.
-func (h *handler) pipeline(fn func(http.ResponseWriter, *http.Request, Entry)) http.HandlerFunc {
+func (h *Handler) pipeline(fn func(http.ResponseWriter, *http.Request, Entry)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		name := r.PathValue("name")
 		for _, e := range h.Pipelines {
@@ -201,7 +237,7 @@ func (h *handler) pipeline(fn func(http.ResponseWriter, *http.Request, Entry)) h
 	}
 }
 
-func (h *handler) graph(w http.ResponseWriter, r *http.Request, e Entry) {
+func (h *Handler) graph(w http.ResponseWriter, r *http.Request, e Entry) {
 	format := r.URL.Query().Get("format")
 	if format == "" {
 		format = "json"
@@ -222,14 +258,14 @@ func (h *handler) graph(w http.ResponseWriter, r *http.Request, e Entry) {
 	h.write(w, http.StatusOK, kind, []byte(text))
 }
 
-// live says that the process answers. It must not depend on a pipeline: a restart helps none that
+// alive says that the process answers. It must not depend on a pipeline: a restart helps none that
 // restores or waits for a broker.
-func (h *handler) live(w http.ResponseWriter, _ *http.Request) {
+func (h *Handler) alive(w http.ResponseWriter, _ *http.Request) {
 	h.write(w, http.StatusOK, "text/plain; charset=utf-8", []byte("ok\n"))
 }
 
 // ready says whether every pipeline runs all its tasks.
-func (h *handler) ready(w http.ResponseWriter, r *http.Request) {
+func (h *Handler) ready(w http.ResponseWriter, r *http.Request) {
 	var lines bytes.Buffer
 	code := http.StatusOK
 	for _, e := range h.Pipelines {
@@ -254,11 +290,11 @@ func (h *handler) ready(w http.ResponseWriter, r *http.Request) {
 	h.write(w, code, "text/plain; charset=utf-8", text)
 }
 
-func (h *handler) fail(w http.ResponseWriter, code int, text string) {
+func (h *Handler) fail(w http.ResponseWriter, code int, text string) {
 	h.json(w, code, map[string]string{"error": text})
 }
 
-func (h *handler) json(w http.ResponseWriter, code int, v any) {
+func (h *Handler) json(w http.ResponseWriter, code int, v any) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetIndent("", "  ")
@@ -271,7 +307,7 @@ func (h *handler) json(w http.ResponseWriter, code int, v any) {
 }
 
 // write sends an answer. A client that went away is no news.
-func (h *handler) write(w http.ResponseWriter, code int, kind string, body []byte) {
+func (h *Handler) write(w http.ResponseWriter, code int, kind string, body []byte) {
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(code)
 	_, _ = w.Write(body)

@@ -23,7 +23,9 @@ const (
 // Serve answers requests on the listener until ctx ends, then closes it. It returns nil after that.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	s := &http.Server{
-		Handler:           h,
+		Handler: h,
+		// An event stream ends with the server, not a second after it.
+		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      answerTimeout,

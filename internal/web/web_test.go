@@ -38,7 +38,7 @@ func failed() processor.Status {
 	return processor.Status{Pipeline: "<b>", State: processor.Failed, Reason: `no "topic" <script>alert(1)</script>`}
 }
 
-func handlerOf(t *testing.T, entries ...Entry) http.Handler {
+func handlerOf(t *testing.T, entries ...Entry) *Handler {
 	t.Helper()
 	reg := prometheus.NewRegistry()
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "test_things_total", Help: "Things."})
@@ -90,8 +90,15 @@ func TestEndpoints(t *testing.T) {
 		{"/api/v1/pipelines/other/graph", `has no graph`, 404},
 		{"/api/v1/pipelines/nope", `no pipeline is called`, 404},
 		{"/nope", "", 404},
-		{"/", ">bills<", 200},
-		{"/style.css", "font", 200},
+		{"/api/v1/pipelines/bills/live", `"duplicate_ratio"`, 200},
+		{"/", "bills running", 200},
+		{"/?pipeline=other", "other running", 200},
+		{"/?pipeline=nope", "No pipeline is called “nope”", 404},
+		{"/static/style.css", "font", 200},
+		{"/static/page.js", "EventSource", 200},
+		{"/static/icon.svg", "<svg", 200},
+		{"/static/index.html", "", 404},
+		{"/static/", "", 404},
 	} {
 		w := get(h, c.path)
 		if w.Code != c.code || !strings.Contains(w.Body.String(), c.want) {
@@ -127,21 +134,22 @@ func TestAPipelineThatFailed(t *testing.T) {
 	if w := get(h, "/readyz?verbose"); w.Code != 503 || !strings.Contains(w.Body.String(), "[-]<b> error: no \"topic\"") {
 		t.Errorf("readyz?verbose: %d %s", w.Code, w.Body)
 	}
-	page := get(h, "/").Body.String()
-	if strings.Contains(page, "<script") || strings.Contains(page, "<b>") || !strings.Contains(page, "&lt;script&gt;") {
+	page := get(h, "/?pipeline=%3Cb%3E").Body.String()
+	if strings.Contains(page, "<script>") || strings.Contains(page, "<b>") || !strings.Contains(page, "&lt;script&gt;") {
 		t.Errorf("the page does not escape:\n%s", page)
 	}
 }
 
-// The page loads nothing from elsewhere and runs nothing.
+// The page loads nothing from elsewhere, holds no script or style of its own, and every link is relative.
 func TestThePageIsWholeByItself(t *testing.T) {
-	page := get(handlerOf(t), "/").Body.String()
-	for _, bad := range []string{"http://", "https://", "<script", "style=", "onclick", `href="/`, `src=`} {
-		if strings.Contains(page, bad) {
-			t.Errorf("the page contains %s:\n%s", bad, page)
+	for _, page := range []string{get(handlerOf(t), "/").Body.String(), get(handlerOf(t, Entry{Name: "bills", Pipeline: fake{running()}}), "/").Body.String()} {
+		for _, bad := range []string{"http://", "https://", "<script>", "<style", "style=", "onclick", `href="/`, `src="/`, `action="/`} {
+			if strings.Contains(page, bad) {
+				t.Errorf("the page contains %s:\n%s", bad, page)
+			}
 		}
 	}
-	if !strings.Contains(page, "no pipeline") {
+	if page := get(handlerOf(t), "/").Body.String(); !strings.Contains(page, "no pipeline") {
 		t.Errorf("no word for an empty list:\n%s", page)
 	}
 }

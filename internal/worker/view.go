@@ -5,14 +5,13 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"sort"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
 	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/processor"
 )
 
@@ -75,7 +74,7 @@ func Look(ctx context.Context, c *daemon.Client, pipeline, operator, topic strin
 	// The phases of a commit follow each other. The sum of their 99th percentiles is at least the 99th
 	// percentile of the whole.
 	for _, m := range families["streamd_transaction_commit_duration_seconds"].GetMetric() {
-		if q := quantile(.99, m.GetHistogram()); !math.IsNaN(q) {
+		if q := metric.Quantile(.99, m.GetHistogram()); !math.IsNaN(q) {
 			if math.IsNaN(v.P99) {
 				v.P99 = 0
 			}
@@ -83,28 +82,4 @@ func Look(ctx context.Context, c *daemon.Client, pipeline, operator, topic strin
 		}
 	}
 	return v, nil
-}
-
-// quantile estimates a quantile from classic buckets as Prometheus does: evenly spread in each.
-func quantile(q float64, h *dto.Histogram) float64 {
-	buckets := h.GetBucket()
-	count := float64(h.GetSampleCount())
-	if count == 0 || len(buckets) == 0 {
-		return math.NaN()
-	}
-	rank := q * count
-	i := sort.Search(len(buckets), func(i int) bool { return float64(buckets[i].GetCumulativeCount()) >= rank })
-	if i == len(buckets) || math.IsInf(buckets[i].GetUpperBound(), 1) {
-		// Above the last bound: that is all that is known.
-		return buckets[len(buckets)-1].GetUpperBound()
-	}
-	from, before := 0.0, 0.0
-	if i > 0 {
-		from, before = buckets[i-1].GetUpperBound(), float64(buckets[i-1].GetCumulativeCount())
-	}
-	in := float64(buckets[i].GetCumulativeCount()) - before
-	if in == 0 {
-		return from
-	}
-	return from + (buckets[i].GetUpperBound()-from)*(rank-before)/in
 }

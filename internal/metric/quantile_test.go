@@ -1,4 +1,4 @@
-package worker
+package metric
 
 import (
 	"math"
@@ -23,11 +23,11 @@ func TestQuantile(t *testing.T) {
 	}{
 		{h(100, 50, 100), .5, 1}, {h(100, 50, 100), .99, 1.98}, {h(100, 0, 100), .5, 1.5}, {h(100, 10, 20), .99, 2},
 	} {
-		if got := quantile(c.q, c.h); math.Abs(got-c.want) > 1e-9 {
+		if got := Quantile(c.q, c.h); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("quantile %v of %v = %v, want %v", c.q, c.h, got, c.want)
 		}
 	}
-	if got := quantile(.5, h(0)); !math.IsNaN(got) {
+	if got := Quantile(.5, h(0)); !math.IsNaN(got) {
 		t.Errorf("of nothing: %v", got)
 	}
 }
