@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"net/url"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -15,7 +14,7 @@ import (
 // Measures of the drawing, in the units of the SVG.
 const (
 	boxWidth, boxHeight = 168, 46
-	columnPitch         = 250
+	columnPitch         = 238
 	rowPitch            = 66
 	margin              = 12
 	labelRunes          = 21 // that fit into a box
@@ -62,7 +61,7 @@ type drawing struct {
 }
 
 // graphs lays out each sub-topology of a topology.
-func graphs(g topology.Graph, live Live, details map[string]string, link func(step string) url.Values, current string) []graphView {
+func graphs(g topology.Graph, live Live, details map[string]string, link func(step string) string, current string) []graphView {
 	node := map[string]topology.GraphNode{}
 	last := -1
 	for _, n := range g.Nodes {
@@ -79,7 +78,7 @@ func graphs(g topology.Graph, live Live, details map[string]string, link func(st
 			b := &box{W: boxWidth, H: boxHeight, Label: shorten(n.Name, labelRunes), Title: n.Name, Class: string(n.Kind), Detail: n.Operator}
 			switch {
 			case n.Kind == topology.NodeOperator:
-				b.Href, b.Current = "?"+link(n.Name).Encode()+"#step", n.Name == current
+				b.Href, b.Current = link(n.Name), n.Name == current
 				if n.Operator == "dedup" {
 					b.Class += " dedup"
 				}
@@ -227,7 +226,7 @@ func (d *drawing) line(e topology.GraphEdge, rate float64, node map[string]topol
 	x1, y1, x2, y2 := from.X+from.W, from.Y+from.H/2, to.X, to.Y+to.H/2
 	l := line{
 		Path:  fmt.Sprintf("M%d %d C%d %d %d %d %d %d", x1, y1, x1+(x2-x1)/2, y1, x1+(x2-x1)/2, y2, x2, y2),
-		Class: "w" + fmt.Sprint(weight(rate)), LX: x2 - 41, LY: y2 - 7,
+		Class: "w" + fmt.Sprint(weight(rate)), LX: x2 - 35, LY: y2 - 7,
 		Title: node[e.From].Name + " → " + node[e.To].Name,
 	}
 	if rate > 0 {

@@ -51,6 +51,11 @@ func (r request) values(change func(*request)) url.Values {
 	return v
 }
 
+// stepLink is the address of a step's panel.
+func (r request) stepLink(step string) string {
+	return "?" + r.values(func(r *request) { r.step = step }).Encode() + "#step"
+}
+
 // pageView is what the page is made of. It holds text and numbers only: all marks are the template's.
 type pageView struct {
 	Version   Version
@@ -185,8 +190,7 @@ func (h *Handler) pipelineView(now time.Time, e Entry, s *series, r request) *pi
 		}
 		p.Steps = append(p.Steps, step(now, o, rates, r))
 	}
-	link := func(step string) url.Values { return r.values(func(r *request) { r.step = step }) }
-	p.Graphs = graphs(e.Topology, v.live, details, link, r.step)
+	p.Graphs = graphs(e.Topology, v.live, details, r.stepLink, r.step)
 	if e.Graph != nil {
 		p.Formats = []string{"text", "mermaid", "dot", "json"}
 	}
@@ -269,7 +273,7 @@ func step(now time.Time, o processor.OperatorStatus, rates Rates, r request) ste
 	row := stepRow{
 		Name: o.Name, Kind: o.Kind, In: Short(rates.In), Out: Short(rates.Out), Dropped: Count(uint64(t.Dropped + t.Duplicates)),
 		Errors: Count(uint64(t.Errors)), Bad: t.Errors > 0, Current: o.Name == r.step,
-		Href: "?" + r.values(func(r *request) { r.step = o.Name }).Encode() + "#step",
+		Href: r.stepLink(o.Name),
 	}
 	if d := o.Dedup; d != nil {
 		row.Detail = DedupDetail(d, now)

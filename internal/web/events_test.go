@@ -1,0 +1,189 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+)
+
+// serve serves the handler until the test ends and returns its address.
+func serve(t *testing.T, h http.Handler) (address string, stop func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
+	stop = func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+			ended <- nil
+		case <-time.After(30 * time.Second):
+			t.Fatal("the server does not end")
+		}
+	}
+	t.Cleanup(stop)
+	return l.Addr().String(), stop
+}
+
+// waitFor polls a condition that must come true.
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("waited in vain: ", what)
+		}
+	}
+}
+
+func TestEvents(t *testing.T) {
+	h := handlerOf(t, Entry{Name: "bills", Pipeline: fake{running()}, Topology: graph()})
+	h.interval = 10 * time.Millisecond
+	address, stop := serve(t, h)
+	resp, err := http.Get("http://" + address + "/api/v1/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if kind := resp.Header.Get("Content-Type"); kind != "text/event-stream" {
+		t.Error(kind)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	seen := 0
+	for seen < 3 && lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		seen++
+		var e Event
+		if err := json.Unmarshal([]byte(data), &e); err != nil || len(e.Pipelines) != 1 || e.Pipelines[0].Lag != 7 {
+			t.Fatalf("%v %s", err, data)
+		}
+	}
+	if seen != 3 {
+		t.Fatalf("%d events: %v", seen, lines.Err())
+	}
+	// The stream ends with the server: at once, not after the time that an answer may take.
+	begin := time.Now()
+	stop()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	if d := time.Since(begin); d > answerTimeout/2 {
+		t.Errorf("the server took %v to stop", d)
+	}
+}
+
+// The limits of short answers are not those of a stream: it outlives the time that a request may take to be read.
+func TestAStreamOutlivesTheServersLimits(t *testing.T) {
+	h := handlerOf(t)
+	h.interval = 100 * time.Millisecond
+	address, _ := serve(t, h)
+	resp, err := http.Get("http://" + address + "/api/v1/events")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	for end := time.Now().Add(headerTimeout + time.Second); time.Now().Before(end); {
+		if !lines.Scan() {
+			t.Fatalf("the stream ended: %v", lines.Err())
+		}
+	}
+}
+
+func TestAStreamEndsWithItsClient(t *testing.T) {
+	h := handlerOf(t)
+	h.interval = time.Hour
+	address, _ := serve(t, h)
+	ctx, cancel := context.WithCancel(t.Context())
+	req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/api/v1/events", nil)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the stream is counted", func() bool { return h.streams.Load() == 1 })
+	cancel()
+	_ = resp.Body.Close()
+	waitFor(t, "the stream ends", func() bool { return h.streams.Load() == 0 })
+}
+
+// A client that does not read fills its own connection and nothing else.
+func TestAClientThatDoesNotReadBlocksNobody(t *testing.T) {
+	h := handlerOf(t, Entry{Name: "bills", Pipeline: fake{running()}})
+	h.interval = 50 * time.Microsecond
+	address, _ := serve(t, h)
+	deaf, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer deaf.Close()
+	if _, err := io.WriteString(deaf, "GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "it is counted", func() bool { return h.streams.Load() == 1 })
+	for range 20 {
+		if w := get(h, "/"); w.Code != http.StatusOK {
+			t.Fatal(w.Code)
+		}
+	}
+	waitFor(t, "its stream is given up", func() bool { return h.streams.Load() == 0 })
+}
+
+func TestStreamsAreLimited(t *testing.T) {
+	h := handlerOf(t)
+	h.streams.Store(maxStreams)
+	w := get(h, "/api/v1/events")
+	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" || h.streams.Load() != maxStreams {
+		t.Errorf("%d, %d streams", w.Code, h.streams.Load())
+	}
+}
+
+// Below a prefix, every link of the page still leads to the handler.
+func TestMountedBelowAPrefix(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("/ops/streamd/", http.StripPrefix("/ops/streamd", handlerOf(t, Entry{Name: "bills", Pipeline: fake{running()}})))
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	resp, err := http.Get(server.URL + "/ops/streamd") // the mux adds the slash
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	page, _ := io.ReadAll(resp.Body)
+	links := 0
+	for _, part := range strings.FieldsFunc(string(page), func(r rune) bool { return r == '"' }) {
+		if !strings.HasPrefix(part, "static/") && !strings.HasPrefix(part, "api/") && part != "metrics" && part != "version" {
+			continue
+		}
+		links++
+		target, err := resp.Request.URL.Parse(part)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := http.Get(target.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", target, answer.Status)
+		}
+	}
+	if links < 6 {
+		t.Errorf("%d links in %s", links, page)
+	}
+}
