@@ -136,7 +136,7 @@ func TestIdentityOfChildren(t *testing.T) {
 			t.Errorf("%s: %q", name, id)
 		}
 	}
-	if root.Child(a, 0).ID() != root.Child(a, 0).ID() {
+	if first, second := root.Child(a, 0), root.Child(a, 0); first.ID() != second.ID() {
 		t.Error("the same path, two IDs")
 	}
 	var none Identity
