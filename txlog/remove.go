@@ -1,0 +1,56 @@
+package txlog
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Remove removes the log of an application from a directory, and the directory if nothing else is in it. One that is not there is
+// no error. ErrLocked while a process has it, ErrOtherApp if it is another application's. Killed in the middle, it leaves a
+// directory that Open would restore in full, and that Remove can remove.
+func Remove(dir, app string) error {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(removeLog(dir, app), lock.release())
+}
+
+func removeLog(dir, app string) error {
+	var s state
+	if known, err := readJSON(dir, stateName, &s); err == nil && known && s.App != app {
+		return fmt.Errorf("txlog: %w: %q is of %q, not of %q", ErrOtherApp, dir, s.App, app)
+	}
+	stores, err := filepath.Glob(filepath.Join(dir, storeName+"*"))
+	if err != nil {
+		return fmt.Errorf("txlog: remove: %w", err)
+	}
+	for _, path := range stores {
+		if err := os.RemoveAll(path); err != nil {
+			return fmt.Errorf("txlog: remove: %w", err)
+		}
+	}
+	// What says whose the directory is goes last.
+	for _, name := range []string{sessionName, markName, stateName, lockName} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("txlog: remove: %w", err)
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("txlog: remove: %w", err)
+	}
+	if len(entries) > 0 {
+		return nil // of somebody else
+	}
+	if err := os.Remove(dir); err != nil {
+		return fmt.Errorf("txlog: remove: %w", err)
+	}
+	return nil
+}
