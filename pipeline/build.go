@@ -3,6 +3,7 @@ package pipeline
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"cel.dev/cel-go/common/types"
@@ -214,7 +215,7 @@ func holds(e *expr, r *event) (bool, error) {
 func (p *plan) buildDedup(s *stepPlan, in *stream) *stream {
 	d := s.dedup
 	opts := []topology.DedupOption{
-		topology.ID(d.id.find), topology.Retention(d.retention), topology.ExpectedIDs(d.expected), topology.FalsePositiveRate(d.rate),
+		topology.ID(d.id.find), topology.SameID(d.id.text()), topology.Retention(d.retention), topology.ExpectedIDs(d.expected), topology.FalsePositiveRate(d.rate),
 		topology.OnConflict(d.onConflict), topology.OnMissingID(d.onMissing), topology.OnTooLate(d.onTooLate), topology.OnDuplicate(d.onDuplicate),
 		topology.OnError(s.policy),
 	}
@@ -224,7 +225,20 @@ func (p *plan) buildDedup(s *stepPlan, in *stream) *stream {
 	if d.payload {
 		opts = append(opts, topology.ComparePayload())
 	}
+	if p.keepLogs {
+		opts = append(opts, topology.Always())
+	}
 	return topology.Dedup(in, s.name, opts...)
+}
+
+// text is what the ID is computed by: two steps with the same text find the same ID in the same record.
+func (id *idPlan) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%t", id.list)
+	for _, e := range id.parts {
+		fmt.Fprintf(&b, " %q", e.text)
+	}
+	return b.String()
 }
 
 // find is the ID of a record. A record whose ID cannot be computed (a field is missing, null or of another

@@ -224,6 +224,9 @@ func (d *document) processing(key, n *yaml.Node) Processing {
 			d.errorf(n, RuleNotAvailable, "guarantee %q is not available in this version", p.Guarantee)
 		}
 	}
+	if n := o.get("dedup"); n != nil {
+		p.KeepLogs = d.choice(n, "dedup", "auto", "always") == "always"
+	}
 	if n := o.get("commit_interval"); n != nil {
 		p.CommitInterval = d.duration(n, "commit_interval")
 	}

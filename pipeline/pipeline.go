@@ -97,6 +97,9 @@ type Processing struct {
 	CommitInterval time.Duration
 	// TransactionTimeout is the time after which the broker aborts a transaction.
 	TransactionTimeout time.Duration
+	// KeepLogs is dedup: always: every dedup step has a log of its own, also where it can find nothing
+	// (topology.Always).
+	KeepLogs bool
 }
 
 // Errors is what happens to records that a step cannot handle.

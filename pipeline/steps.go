@@ -20,6 +20,7 @@ type plan struct {
 	structs    map[string]*structType
 	dec        *decoder
 	positions  bool // an expression asks for the position of a record
+	keepLogs   bool // of all dedup steps
 }
 
 // output is a stream of records between two steps.
@@ -122,7 +123,7 @@ func (r *planner) read(o *object) {
 		return
 	}
 	r.c = c
-	r.plan = &plan{file: r.d.file, name: r.p.Name, structs: structs, dec: c.dec}
+	r.plan = &plan{file: r.d.file, name: r.p.Name, structs: structs, dec: c.dec, keepLogs: r.p.Processing.KeepLogs}
 	if key, n := o.pair("sources"); n != nil {
 		r.sources(key, n)
 	} else {

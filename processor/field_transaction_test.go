@@ -277,7 +277,7 @@ func TestTwoDedupsInARow(t *testing.T) {
 	b := topology.New("app")
 	in := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"))
 	one := topology.Dedup(in, "one", topology.Retention(time.Hour), topology.FalsePositiveRate(0.5))
-	two := topology.Dedup(one, "two", topology.Retention(time.Hour), topology.FalsePositiveRate(0.5))
+	two := topology.Dedup(one, "two", topology.Retention(time.Hour), topology.FalsePositiveRate(0.5), topology.Always())
 	topology.To(two, "out", serde.String(), serde.Int64())
 	topo, err := b.Build()
 	if err != nil {

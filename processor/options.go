@@ -78,7 +78,8 @@ type config struct {
 	policy     topology.Policy
 	deadLetter string
 	power      bool
-	lag        int // see lagBytes
+	dropped    []string // see WithDroppedState
+	lag        int      // see lagBytes
 	minFree    uint64
 	startup    time.Duration
 	shutdown   time.Duration

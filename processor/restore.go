@@ -208,6 +208,9 @@ func (w *worker) beginReading(r *taskRun) error {
 		return nil
 	}
 	local, found := r.local.Position()
+	if err := w.checkStores(r, local); err != nil {
+		return err
+	}
 	keep, reason := changelog.KeepLocal(changelog.LocalEvidence{Local: local, Found: found, Logs: rs.logs, Group: rs.committed, Now: w.now()})
 	switch {
 	case keep == changelog.Lost:
@@ -382,9 +385,13 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 				return err
 			}
 		}
+		if err := w.checkEvolution(r, fresh); err != nil {
+			return err
+		}
 		if r.task, err = newTask(r.plan.taskConfig(w.engine, r.partition), r.name, r.local, point); err != nil {
 			return err
 		}
+		r.task.giveUp(w.cfg.dropped)
 	}
 	r.task.heardOf(rs.stable)
 	r.task.changelogs = r.changelogs // the same positions: commits move them
@@ -440,6 +447,9 @@ func (w *worker) decide(r *taskRun) (point record.CommitPoint, fresh bool, err e
 	}
 	switch d.Verdict {
 	case changelog.DataLost:
+		if rs.logs[0].End == 0 { // it was made just now
+			d.Remedy += ". If the source was renamed, name it back: its ID log is called after it"
+		}
 		return point, false, fmt.Errorf("processor: task %s: %w: %s. Remedy: %s", r.name, ErrDataLost, d.Reason, d.Remedy)
 	case changelog.Fresh:
 		d.Point.Incarnation = w.incarnation()

@@ -34,6 +34,9 @@ func buildPlan(ctx context.Context, c broker.Cluster, topo *topology.Topology, c
 	if err != nil {
 		return nil, err
 	}
+	if err := checkIDLogs(ctx, c, topo, cfg); err != nil {
+		return nil, err
+	}
 	counts, err := partitionCounts(topo, seen)
 	if err != nil {
 		return nil, err

@@ -52,8 +52,10 @@ type node struct {
 	source *Source
 	sink   *Sink
 	dedup  *DedupSpec
-	stores []StateStore
-	ports  int
+	// elision is the decision about the log of a dedup operator. Build makes it.
+	elision *Elision
+	stores  []StateStore
+	ports   int
 	// freePorts is the first port that needs no operator behind it, if ports is greater: what a branch has no case
 	// for, side outputs.
 	freePorts int

@@ -89,7 +89,10 @@ func OnDuplicate(a Action) DedupSetting {
 //
 // Options: Retention (required), the ID (ID or IDHeader; default: the record's own, as From found
 // it), ExpectedIDs, FalsePositiveRate, ScopePartition or ScopeStream (with Partitions),
-// ComparePayload, OnMissingID, OnConflict, OnTooLate, OnDuplicate, OnError.
+// ComparePayload, OnMissingID, OnConflict, OnTooLate, OnDuplicate, OnError, Always, SameID.
+//
+// The log of an operator that can find no duplicate, since another one before it has dropped them all, is left out; see
+// Topology.Explain and Always.
 func Dedup[K, V any](s *Stream[K, V], name string, opts ...DedupOption) *Stream[K, V] {
 	return DedupSplit(s, name, opts...).Unique
 }
@@ -153,7 +156,7 @@ func DedupSplit[K, V any](s *Stream[K, V], name string, opts ...DedupOption) Ded
 		op := c.operator(n)
 		d := &dedupStep[K, V]{
 			c: c, op: op, identify: op.during(StageID), encode: op.during(StageEncode),
-			log: c.rt.Dedup(name), find: find.in(c, op), forward: downstream[K, V](c, n, 0),
+			log: n.idLog(c), find: find.in(c, op), forward: downstream[K, V](c, n, 0),
 			compare: o.comparePayload, values: values, o: o,
 		}
 		d.count(c, n)
@@ -181,6 +184,14 @@ func DedupSplit[K, V any](s *Stream[K, V], name string, opts ...DedupOption) Ded
 		return t
 	}
 	return Deduped[K, V]{Unique: out(uniquePort), Duplicate: out(duplicatePort), Conflict: out(conflictPort), TooLate: out(tooLatePort)}
+}
+
+// idLog is the log of a dedup operator in one task.
+func (n *node) idLog(c *instance) IDLog {
+	if n.leftOut() {
+		return newNoLog(c.rt, n.opts.retention)
+	}
+	return c.rt.Dedup(n.name)
 }
 
 // sideNames are the names of the ports, as a user knows them.

@@ -79,7 +79,7 @@ func shortName(topic string, internal bool) string {
 // storeNames are the stores and the ID log of an operator.
 func (n *node) storeNames() []string {
 	var names []string
-	if n.dedup != nil {
+	if n.dedup != nil && !n.leftOut() {
 		names = append(names, n.dedup.Name+"-ids")
 	}
 	for _, h := range n.stores {

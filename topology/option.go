@@ -31,6 +31,8 @@ type options struct {
 	onConflict        Action
 	onTooLate         Action
 	onDuplicate       Action
+	always            bool   // keep the log
+	sameID            string // what the ID function computes, see SameID
 
 	emit   emitMode
 	onLate Action

@@ -18,7 +18,9 @@ type Subtopology struct {
 	Name    string
 	Sources []Source
 	Sinks   []Sink
+	// Dedups are the dedup operators that have a log, LeftOut those that need none (see Topology.Explain).
 	Dedups  []DedupSpec
+	LeftOut []DedupSpec
 	Stores  []StoreSpec
 	Joins   []JoinSpec
 	// Operators are the names of all its nodes in topological order, for metrics.

@@ -122,7 +122,11 @@ func newSubtopology(index int, nodes []*node) *Subtopology {
 			sinks[n] = len(s.Sinks)
 			s.Sinks = append(s.Sinks, *n.sink)
 		}
-		if n.dedup != nil {
+		switch {
+		case n.dedup == nil:
+		case n.leftOut():
+			s.LeftOut = append(s.LeftOut, *n.dedup)
+		default:
 			s.Dedups = append(s.Dedups, *n.dedup)
 		}
 		for _, h := range n.stores {
@@ -150,6 +154,7 @@ func (b *Builder) Build() (*Topology, error) {
 		return nil, joinProblems(problems)
 	}
 	inheritTime(t.parts)
+	elide(t.nodes)
 	for i, part := range t.parts {
 		t.subs = append(t.subs, newSubtopology(i, part))
 	}

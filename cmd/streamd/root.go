@@ -34,6 +34,7 @@ Try it, with nothing but this program:
 Write a pipeline file, check it, look at it, run it:
   streamd validate pipeline.yaml
   streamd graph pipeline.yaml
+  streamd explain pipeline.yaml
   streamd run pipeline.yaml
   streamd status`,
 		Version:           daemon.Build(version).Version,
@@ -58,7 +59,7 @@ Write a pipeline file, check it, look at it, run it:
 		&cobra.Group{ID: "operate", Title: "Operate"})
 	for id, commands := range map[string][]*cobra.Command{
 		"run":     {c.runCommand(), c.demoCommand(), c.devCommand()},
-		"write":   {c.validateCommand(), c.graphCommand()},
+		"write":   {c.validateCommand(), c.graphCommand(), c.explainCommand()},
 		"look":    {c.statusCommand()},
 		"operate": {c.verifyCommand(), c.soakCommand()},
 	} {

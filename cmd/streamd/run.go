@@ -67,6 +67,7 @@ within --startup-timeout, an address or a directory is in use, or the state disk
 	f.StringVar(&cfg.Instance, "instance-id", "", "name of this process in the consumer group (default: made once and kept in the data directory)")
 	f.StringSliceVarP(&load.Brokers, "brokers", "b", nil, "bootstrap addresses instead of the file's")
 	fileFlags(f, &load)
+	f.StringArrayVar(&cfg.DropState, "drop-state", nil, "name of an operator, store or sub-topology that is gone, whose state may be given up; repeat it")
 	f.DurationVar(&cfg.Startup, "startup-timeout", time.Minute, "how long to wait for a broker at the start")
 	f.DurationVar(&cfg.Shutdown, "shutdown-timeout", time.Minute, "how long the last commit may take")
 	f.BoolVar(&strict, "strict", false, "do not start if the file has warnings")

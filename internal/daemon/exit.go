@@ -41,6 +41,8 @@ var (
 	ErrConfig = errors.New("configuration")
 	// ErrNotReachable: no streamd answers.
 	ErrNotReachable = errors.New("not reachable")
+	// ErrLevel: a pipeline guarantees less than was required. What it guarantees has been printed.
+	ErrLevel = errors.New("the guarantee is less than required")
 	// ErrShutdownTimeout: the last commit did not end in time. What was not committed is processed again.
 	ErrShutdownTimeout = errors.New("the last commit did not end within the shutdown timeout; what was not committed is processed again by the next start")
 )
@@ -67,7 +69,7 @@ func ExitCode(err error) int {
 		{ExitNotAllowed, []error{broker.ErrAuthentication, broker.ErrAuthorization}},
 		{ExitTemporary, []error{ErrNotReachable}}, // also of a socket that does not exist
 		{ExitConfig, []error{
-			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrOffsets,
+			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrOffsets, processor.ErrOrphaned,
 			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, pipeline.ErrUnset, fs.ErrNotExist,
 		}},
 		{ExitTemporary, []error{broker.ErrUnreachable, txlog.ErrLocked, txlog.ErrDiskFull, ErrInUse}},

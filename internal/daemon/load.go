@@ -196,13 +196,9 @@ func looksLikePipeline(path string) bool {
 
 // Graph draws the topology of a pipeline file; see Draw for the formats.
 func Graph(file string, c LoadConfig, format string, internal bool) (string, error) {
-	ps, err := Load([]string{file}, c)
+	t, err := loadTopology(file, c)
 	if err != nil {
 		return "", err
-	}
-	t, err := ps[0].Topology()
-	if err != nil {
-		return "", fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	return Draw(t, format, internal)
 }

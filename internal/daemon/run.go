@@ -40,6 +40,8 @@ type RunConfig struct {
 	HTTP        string // host:port, or Off
 	Admin       string // unix:PATH, or Off; empty: unix:DATADIR/admin.sock
 	Instance    string // empty: made once and kept
+	// DropState are names of operators, stores and sub-topologies whose state may be given up (processor.WithDroppedState).
+	DropState []string
 	// Startup is how long to wait for a broker at the start, Shutdown how long for the last commit.
 	Startup, Shutdown time.Duration
 	Version           web.Version
@@ -145,6 +147,7 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 		processor.WithInstanceID(c.Instance),
 		processor.WithErrorPolicy(p.Errors.Policy, p.Errors.DeadLetterTopic),
 		processor.WithTransactionLimits(0, 0, p.Processing.TransactionTimeout),
+		processor.WithDroppedState(c.DropState...),
 		processor.WithStartupTimeout(c.Startup),
 		processor.WithLogger(log),
 		processor.WithRegisterer(registry),

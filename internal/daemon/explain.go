@@ -1,0 +1,59 @@
+package daemon
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/streamd/streamd/topology"
+)
+
+// Explain prints what a pipeline file guarantees, and fails with ErrLevel if that is less than required. An empty
+// require asks for nothing. asJSON prints topology.Explanation.
+func Explain(w io.Writer, file string, c LoadConfig, asJSON bool, require string) error {
+	if want := topology.Level(require); require != "" && !slices.Contains(topology.Levels(), want) {
+		return Usagef("--require %q is not one of %s", require, levelNames())
+	}
+	t, err := loadTopology(file, c)
+	if err != nil {
+		return err
+	}
+	e := t.Explain()
+	if asJSON {
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(e)
+	} else {
+		_, err = io.WriteString(w, e.Text())
+	}
+	if err != nil {
+		return err
+	}
+	if require != "" && !e.Level.Meets(topology.Level(require)) {
+		return fmt.Errorf("%s: %w: it is %s, required is %s", file, ErrLevel, e.Level, require)
+	}
+	return nil
+}
+
+func levelNames() string {
+	var names []string
+	for _, l := range topology.Levels() {
+		names = append(names, string(l))
+	}
+	return strings.Join(names, ", ")
+}
+
+// loadTopology is what a pipeline file computes.
+func loadTopology(file string, c LoadConfig) (*topology.Topology, error) {
+	ps, err := Load([]string{file}, c)
+	if err != nil {
+		return nil, err
+	}
+	t, err := ps[0].Topology()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return t, nil
+}

@@ -1,0 +1,288 @@
+package processor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/topology"
+)
+
+// names are those of the operators of the topology below; an empty one is left away.
+type names struct {
+	source, unique, by, totals string
+	retention                  time.Duration
+	second                     bool // another dedup operator behind the first, with a retention of an hour
+	always                     bool
+}
+
+var version1 = names{source: "in", unique: "unique", by: "by", totals: "totals", retention: time.Hour}
+
+func (n names) build(t *testing.T) *topology.Topology {
+	t.Helper()
+	b := topology.New("app")
+	s := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"), topology.Name(n.source))
+	if n.unique != "" {
+		s = topology.Dedup(s, n.unique, topology.Retention(n.retention), topology.OnTooLate(topology.Drop))
+	}
+	if n.second {
+		opts := []topology.DedupOption{topology.Retention(time.Hour), topology.OnTooLate(topology.Drop)}
+		if n.always {
+			opts = append(opts, topology.Always())
+		}
+		s = topology.Dedup(s, "second", opts...)
+	}
+	topology.To(s, "echo", serde.String(), serde.Int64())
+	if n.totals != "" {
+		by := topology.KeyBy(s, n.by, serde.String(), func(r record.Record[string, int64]) (string, error) { return r.Key[:1], nil })
+		sum := topology.Aggregate(by, n.totals, serde.Int64(), func(a int64, r record.Record[string, int64]) (int64, error) { return a + r.Value, nil })
+		topology.To(sum, "out", serde.String(), serde.Int64())
+	}
+	topo, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topo
+}
+
+// start runs the next version of the application, which takes over from the last one. An error is that of its start.
+func (w *world) start(topo *topology.Topology, wiped bool, opts ...Option) (*Stepper, error) {
+	w.topo, w.opts = topo, opts
+	if wiped {
+		w.disk = newMemoryLog()
+	}
+	if _, err := w.newStepper(); err != nil {
+		return nil, err
+	}
+	s := w.live()
+	return s, w.stepUntil(s)
+}
+
+// TestChangesOfTheTopology: a change that would give up state is refused, with the names, on the machine that has the local store
+// and on one that has none. Accepted once, it is settled. Any other change goes.
+func TestChangesOfTheTopology(t *testing.T) {
+	with := func(change func(*names)) names {
+		n := version1
+		change(&n)
+		return n
+	}
+	tests := map[string]struct {
+		from, to names
+		refused  []string // words of the error; nil: it starts
+		accept   []string
+		// kept are the totals of a and b after one more record of each.
+		kept string
+	}{
+		"nothing":               {from: version1, to: version1, kept: "a=4 b=4"},
+		"a dedup more":          {from: version1, to: with(func(n *names) { n.second, n.always = true, true }), kept: "a=4 b=4"},
+		"one that needs no log": {from: version1, to: with(func(n *names) { n.second = true }), kept: "a=4 b=4"},
+		"dedup renamed": {
+			from: version1, to: with(func(n *names) { n.unique = "uniq" }),
+			refused: []string{`dedup operator "unique" is no longer there`, "app-in-ids-changelog", "name it back", "--drop-state unique"},
+			accept:  []string{"unique"}, kept: "a=4 b=4",
+		},
+		"dedup removed, others stay": {
+			from: with(func(n *names) { n.second, n.always = true, true }), to: with(func(n *names) { n.second, n.always, n.unique = true, true, "" }),
+			refused: []string{`dedup operator "unique" is no longer there`}, accept: []string{"unique"}, kept: "a=4 b=4",
+		},
+		"the last dedup removed": {
+			from: version1, to: with(func(n *names) { n.unique = "" }),
+			refused: []string{`sub-topology "in" has no state any more`, "app-in-ids-changelog", "--drop-state in"}, accept: []string{"in"}, kept: "a=4 b=4",
+		},
+		"aggregate renamed": {
+			from: version1, to: with(func(n *names) { n.totals = "sums" }),
+			refused: []string{`state store "totals" (topic app-totals-changelog) has no operator any more`, "--drop-state totals"}, accept: []string{"totals"}, kept: "a=1 b=1",
+		},
+		"repartition renamed": {
+			from: version1, to: with(func(n *names) { n.by = "per" }),
+			refused: []string{"app-totals-changelog", `"totals" holds what an earlier version`, "delete the topic"},
+		},
+		"source renamed": {
+			from: version1, to: with(func(n *names) { n.source = "input" }),
+			refused: []string{"If the source was renamed, name it back"},
+		},
+		"a log that is left out now": {
+			from: with(func(n *names) { n.second, n.always = true, true }), to: with(func(n *names) { n.second = true }),
+			refused: []string{`the log of dedup operator "second"`, "is left out now", "dedup: always", "--drop-state second"}, accept: []string{"second"}, kept: "a=4 b=4",
+		},
+	}
+	for name, test := range tests {
+		for _, wiped := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, wiped %v", name, wiped), func(t *testing.T) {
+				w := newWorld(t, test.from.build(t))
+				s := w.live()
+				for i := range 3 {
+					w.send(0, "a", fmt.Sprint("a", i), 1)
+					w.send(1, "b", fmt.Sprint("b", i), 1)
+				}
+				w.settle(s)
+
+				s, err := w.start(test.to.build(t), wiped)
+				if test.refused != nil {
+					kind := ErrOrphaned
+					if name == "source renamed" {
+						kind = ErrDataLost
+					}
+					wantError(t, err, kind, test.refused...)
+					if test.accept == nil {
+						return
+					}
+					if s, err = w.start(test.to.build(t), false, WithDroppedState(test.accept...)); err != nil {
+						t.Fatalf("accepted, and refused: %v", err)
+					}
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				w.send(0, "a", "a new", 1)
+				w.send(1, "b", "b new", 1)
+				w.settle(s)
+				last := map[string]string{}
+				for _, line := range w.read("out") {
+					key, _, _ := strings.Cut(line, "=")
+					last[key] = line
+				}
+				if got := last["a"] + " " + last["b"]; got != test.kept {
+					t.Errorf("totals %s, want %s", got, test.kept)
+				}
+				if name == "the last dedup removed" || name == "a log that is left out now" {
+					return // accepted as long as the topic is there, or the IDs are young
+				}
+				if _, err = w.start(test.to.build(t), wiped); err != nil {
+					t.Errorf("accepted once, and refused the next time: %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestRefusalLeavesTheDirectory: going back to the version before, with its local store, needs no restore.
+func TestRefusalLeavesTheDirectory(t *testing.T) {
+	w := newWorld(t, version1.build(t))
+	s := w.live()
+	w.send(0, "a", "1", 1)
+	w.settle(s)
+	next := version1
+	next.totals = "sums"
+	_, err := w.start(next.build(t), false)
+	wantError(t, err, ErrOrphaned)
+	if s, err = w.start(version1.build(t), false); err != nil {
+		t.Fatal(err)
+	}
+	for _, task := range s.Status().Tasks {
+		if task.RestoreMode == modeFull {
+			t.Errorf("%s was restored in full", task.Name)
+		}
+	}
+}
+
+// TestALogIsLeftOutOnceItsIDsAreOld: then the operator before it knows all that matters. Accepted once, the change needs no
+// acceptance any more when the retention has passed.
+func TestALogIsLeftOutOnceItsIDsAreOld(t *testing.T) {
+	from, to := version1, version1
+	from.second, from.always, to.second = true, true, true
+	w := newWorld(t, from.build(t))
+	s := w.live()
+	w.send(0, "a", "1", 1)
+	w.settle(s)
+	s, err := w.start(to.build(t), false, WithDroppedState("second"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.send(0, "a", "2", 1)
+	w.settle(s)
+	_, err = w.start(to.build(t), false)
+	wantError(t, err, ErrOrphaned, `"second"`)
+	s, err = w.start(to.build(t), false, WithDroppedState("second"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.b.Advance(2 * time.Hour)
+	w.send(0, "a", "3", 1)
+	w.settle(s)
+	if _, err = w.start(to.build(t), false); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReadded: a store that comes back is not what it would be if it had never gone.
+func TestReadded(t *testing.T) {
+	w := newWorld(t, version1.build(t))
+	s := w.live()
+	w.send(0, "a", "1", 1)
+	w.settle(s)
+	other := version1
+	other.totals = "sums"
+	s, err := w.start(other.build(t), false, WithDroppedState("totals"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.send(0, "a", "2", 1)
+	w.settle(s)
+	_, err = w.start(version1.build(t), false, WithDroppedState("sums"))
+	wantError(t, err, ErrOrphaned, `new state store "totals" holds what an earlier version`, "without what was processed since")
+	// Begin empty: the topic is deleted.
+	w.b.DeleteTopic("app-totals-changelog")
+	if _, err = w.start(version1.build(t), false, WithDroppedState("sums")); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRetentionChanges: a dedup window may become longer and shorter, and what is remembered stays remembered, with the local
+// store and without it.
+func TestRetentionChanges(t *testing.T) {
+	for _, wiped := range []bool{false, true} {
+		for _, change := range []struct {
+			to      time.Duration
+			after   time.Duration // of stream time, from the first record to its repeat
+			repeats bool          // the repeat is found
+		}{
+			{3 * time.Hour, 50 * time.Minute, true},
+			{3 * time.Hour, 150 * time.Minute, true}, // longer than the old one: the ID is still there
+			{3 * time.Hour, 4 * time.Hour, false},
+			{10 * time.Minute, 5 * time.Minute, true},
+			{10 * time.Minute, 30 * time.Minute, false}, // within the old one
+		} {
+			t.Run(fmt.Sprintf("to %v, repeat after %v, wiped %v", change.to, change.after, wiped), func(t *testing.T) {
+				w := newWorld(t, version1.build(t))
+				s := w.live()
+				w.send(0, "a", "1", 1)
+				w.settle(s)
+				next := version1
+				next.retention = change.to
+				s, err := w.start(next.build(t), wiped)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.b.Advance(change.after - 2*time.Second)
+				w.send(0, "a", "other", 1)
+				w.settle(s)
+				w.send(0, "a", "1", 1)
+				w.settle(s)
+				want := 3
+				if change.repeats {
+					want = 2
+				}
+				if got := w.read("echo"); len(got) != want {
+					t.Errorf("%d records came through, want %d: %v", len(got), want, got)
+				}
+			})
+		}
+	}
+}
+
+// TestLongerRetentionNeedsItsTopic: an ID log topic that forgets earlier than the operator would lose IDs in the next full restore.
+func TestLongerRetentionNeedsItsTopic(t *testing.T) {
+	w := newWorld(t, version1.build(t))
+	w.settle(w.live())
+	next := version1
+	next.retention = 30 * 24 * time.Hour
+	_, err := w.start(next.build(t), false)
+	wantError(t, err, ErrTopics, "app-in-ids-changelog", "the dedup window needs", "kafka-configs.sh --alter")
+	if !slices.Contains(strings.Fields(err.Error()), "raise") {
+		t.Errorf("no remedy: %v", err)
+	}
+}

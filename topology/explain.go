@@ -1,0 +1,342 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Explanation says what a topology guarantees from end to end, what lowers it and what bounds it.
+type Explanation struct {
+	Name string `json:"name"`
+	// Level is that of the weakest output.
+	Level Level `json:"level"`
+	// Outputs are the sinks, the weakest first.
+	Outputs []OutputLevel `json:"outputs"`
+	// Lowered are the parts for which a level is not higher; empty if all is exactly once.
+	Lowered []Finding `json:"lowered"`
+	// Bounds are the conditions under which the level holds, the ones that concern single operators first.
+	Bounds []Finding `json:"bounds"`
+	// Edges are the ways of records from one operator to the next, in the order of declaration.
+	Edges []EdgeLevel `json:"edges"`
+	// Dedups are the decisions about the logs of the dedup operators.
+	Dedups []Elision `json:"dedups"`
+}
+
+// OutputLevel is what a sink gets.
+type OutputLevel struct {
+	Operator string `json:"operator"`
+	Topic    string `json:"topic"`
+	Class    string `json:"class"`
+	Level    Level  `json:"level"`
+}
+
+// Finding is what is to be known of an operator, and what can be done about it.
+type Finding struct {
+	// Operator is empty if it concerns all.
+	Operator string `json:"operator,omitempty"`
+	What     string `json:"what"`
+	Remedy   string `json:"remedy,omitempty"`
+}
+
+// EdgeLevel is what may have happened to the records between two operators.
+type EdgeLevel struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	// FromClass and ToClass are those of the operators: kafka, repartition, pure, strong, dedup or topic.
+	FromClass string `json:"from_class"`
+	ToClass   string `json:"to_class"`
+	Level     Level  `json:"level"`
+	// ID says where the records' IDs come from, StableID what they survive: "producer" (also that the producer
+	// sends a record again) or "position" (only that it is read again).
+	ID       string `json:"id"`
+	StableID string `json:"stable_id"`
+	// Dedup is the nearest dedup operator on the way, if there is one; Scope and Window are its own.
+	Dedup  string `json:"dedup,omitempty"`
+	Scope  string `json:"scope,omitempty"`
+	Window string `json:"window,omitempty"`
+	// Topic is the topic in between if From and To run in different tasks. It is written and read in transactions, so
+	// that it needs no log of IDs.
+	Topic string `json:"topic,omitempty"`
+}
+
+// waypoint is the flow out of an operator, with what an EdgeLevel says of it.
+type waypoint struct {
+	flow
+	idText string
+	dedup  *node // the nearest one upstream; nil: none
+}
+
+// Explain derives what the topology guarantees: the level of each edge and of the whole, and why it is not more. It follows
+// from the classes of sources, operators and sinks alone; what the records are does not matter.
+func (t *Topology) Explain() Explanation {
+	e := Explanation{Name: t.name, Level: ExactlyOnce, Outputs: []OutputLevel{}, Lowered: []Finding{}, Bounds: []Finding{}, Edges: []EdgeLevel{}, Dedups: []Elision{}}
+	out := map[*node]waypoint{}
+	topics := map[string]waypoint{} // of repartition topics, by what stands in Sink.Topic
+	writers, readers := map[string][]*node{}, map[string]*node{}
+	for _, n := range t.nodes {
+		if n.source != nil && n.source.Internal {
+			readers[n.source.Topic] = n
+		}
+	}
+	var causes []cause
+	for _, n := range t.nodes {
+		w := arriving(n, out, topics)
+		for _, in := range n.inputs {
+			e.Edges = append(e.Edges, edgeOf(in, n, out[in]))
+		}
+		if n.source != nil && n.source.Internal {
+			for _, writer := range writers[n.source.Topic] {
+				edge := edgeOf(writer, n, w)
+				edge.Topic = t.SourceTopic(*n.source)
+				e.Edges = append(e.Edges, edge)
+			}
+		}
+		switch {
+		case n.sink == nil:
+			w.flow = n.operatorClass().through(n.name, w.flow, n.dedupID(w))
+			if n.dedup != nil {
+				w.dedup = n
+			}
+		case n.sink.Internal:
+			if old, ok := topics[n.sink.Topic]; ok {
+				w.flow = w.join(old.flow)
+			}
+			topics[n.sink.Topic] = w
+			writers[n.sink.Topic] = append(writers[n.sink.Topic], n)
+		default:
+			end := sinkTopic.into(n.name, w.flow)
+			e.Outputs = append(e.Outputs, OutputLevel{Operator: n.name, Topic: n.sink.Topic, Class: string(sinkTopic), Level: end.risk.level()})
+			causes = append(causes, end.causes...)
+		}
+		out[n] = w
+		if n.elision != nil {
+			e.Dedups = append(e.Dedups, *n.elision)
+		}
+		e.Bounds = append(e.Bounds, boundsOf(n, out[n], readers)...)
+	}
+	e.Bounds = append(e.Bounds, generalBounds()...)
+	for _, c := range causes {
+		f := Finding{Operator: c.part, What: c.why, Remedy: c.remedy}
+		if !slices.Contains(e.Lowered, f) {
+			e.Lowered = append(e.Lowered, f)
+		}
+	}
+	var all risks
+	for _, o := range e.Outputs {
+		all |= o.Level.risks()
+	}
+	e.Level = all.level()
+	slices.SortStableFunc(e.Outputs, func(a, b OutputLevel) int { return cmp.Compare(b.Level.risks(), a.Level.risks()) })
+	return e
+}
+
+// arriving is what gets to a node, or begins there.
+func arriving(n *node, out map[*node]waypoint, topics map[string]waypoint) (w waypoint) {
+	if n.source != nil {
+		if n.source.Internal {
+			return topics[n.source.Topic]
+		}
+		id, text := n.sourceID()
+		return waypoint{flow: sourceKafka.from(n.name, id), idText: text}
+	}
+	for i, in := range n.inputs {
+		if i == 0 {
+			w = out[in]
+			continue
+		}
+		o := out[in]
+		w.flow = w.join(o.flow)
+		if o.dedup != w.dedup {
+			w.dedup = nil
+		}
+		if o.idText != w.idText {
+			w.idText = "different ones"
+		}
+	}
+	return w
+}
+
+// class is what a node is to the analysis.
+func (n *node) class() string {
+	switch {
+	case n.source != nil && n.source.Internal:
+		return string(sourceRepartition)
+	case n.source != nil:
+		return string(sourceKafka)
+	case n.sink != nil && !n.sink.Internal:
+		return string(sinkTopic)
+	}
+	return string(n.operatorClass())
+}
+
+func (n *node) operatorClass() operatorClass {
+	switch n.kind {
+	case kindDedup:
+		return operatorDedup
+	case kindSource, kindMap, kindMapValues, kindFilter, kindFlatMap, kindKeyBy, kindBranch, kindMerge:
+		return operatorPure
+	}
+	return operatorStrong
+}
+
+// sourceID says where a source finds the records' IDs.
+func (n *node) sourceID() (idClass, string) {
+	switch o := &n.opts; {
+	case o.id != nil:
+		return idProducer, "a function of the record"
+	case o.idHeader != nil:
+		return idProducer, fmt.Sprintf("header %q", *o.idHeader)
+	case o.idPosition:
+		return idPosition, "its position"
+	}
+	return idPosition, fmt.Sprintf("header %q, else its position", DefaultIDHeader)
+}
+
+// dedupID is what the IDs survive by which a dedup operator goes.
+func (n *node) dedupID(w waypoint) idClass {
+	if n.opts.id != nil || n.opts.idHeader != nil {
+		return idProducer
+	}
+	return w.id
+}
+
+func edgeOf(from, to *node, w waypoint) EdgeLevel {
+	e := EdgeLevel{
+		From: from.name, To: to.name, FromClass: from.class(), ToClass: to.class(),
+		Level: w.risk.level(), ID: w.idText, StableID: string(w.id),
+	}
+	if d := w.dedup; d != nil {
+		e.Dedup, e.Scope, e.Window = d.name, d.scope(), short(d.opts.retention)
+	}
+	return e
+}
+
+func (n *node) scope() string {
+	if n.opts.scopeStream {
+		return "stream"
+	}
+	return "partition"
+}
+
+// boundsOf are the conditions that one operator puts to the level.
+func boundsOf(n *node, w waypoint, readers map[string]*node) []Finding {
+	var all []Finding
+	note := func(what, remedy string) { all = append(all, Finding{Operator: n.name, What: what, Remedy: remedy}) }
+	if n.opts.policy == PolicySkip {
+		note("a record that it cannot handle is dropped", "use another error policy: dead_letter keeps it, stop waits for you")
+	}
+	if n.opts.onMissing == Forward {
+		note("a record without a usable ID passes, and its repeats do, too", "stop, or send it to the dead letter topic")
+	}
+	switch {
+	case n.dedup != nil:
+		dedupBounds(n, w, note)
+	case n.source != nil && !n.source.Internal && !dedupBehind(n, readers):
+		note("a record that its producer sends twice counts twice: on some way to an output there is no dedup operator", "put a Dedup behind it")
+	case n.sink != nil && n.opts.withoutID:
+		note("its records carry no ID, so that a reader cannot tell a repeat of its own", "leave out WithoutID")
+	}
+	return all
+}
+
+func dedupBounds(n *node, w waypoint, note func(what, remedy string)) {
+	note(fmt.Sprintf("an ID is remembered for %s of stream time: a repeat that comes later is not recognised by its ID", short(n.opts.retention)), "raise its retention")
+	if !n.opts.scopeStream {
+		note("copies of a record must reach the same partition", "if they may not, use the scope stream")
+	}
+	if n.dedupID(w) != idProducer {
+		note(fmt.Sprintf("it goes by the record's own ID (%s): a record that is sent again without that header has another position", w.idText), "take the ID from what the producer gives: a field or a header")
+	}
+	switch n.opts.onTooLate {
+	case Forward:
+		note("a record too old to be judged passes: it may be a repeat", "stop, or send it to the dead letter topic")
+	case Drop:
+		note("a record too old to be judged is dropped: it may be a new one", "stop, or send it to the dead letter topic")
+	}
+	if n.opts.onDuplicate == Forward {
+		note(fmt.Sprintf("repeats pass, with the header %q: who reads on must heed it", DuplicateHeader), "leave OnDuplicate out")
+	}
+}
+
+// dedupBehind says whether each way from a node to an output leads through a dedup operator. readers are the sources of
+// repartition topics.
+func dedupBehind(n *node, readers map[string]*node) bool {
+	switch {
+	case n.dedup != nil:
+		return true
+	case n.sink != nil:
+		reader := readers[n.sink.Topic]
+		return n.sink.Internal && reader != nil && dedupBehind(reader, readers)
+	}
+	for _, e := range n.outputs {
+		if !dedupBehind(e.to, readers) {
+			return false
+		}
+	}
+	return true // what leads nowhere repeats nothing that can be seen
+}
+
+// generalBounds hold for every topology.
+func generalBounds() []Finding {
+	return []Finding{
+		{What: "readers of the outputs see what is not committed unless they ask not to", Remedy: "set isolation.level=read_committed"},
+		{What: "Kafka may lose what it has confirmed", Remedy: "replication factor 3, min.insync.replicas 2, no unclean leader election"},
+		{What: "what user code does in other systems is not part of the transaction", Remedy: "let user code depend on nothing but the record and its stores"},
+	}
+}
+
+// Text prints the explanation for people.
+func (e Explanation) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s\n\nOutputs, the weakest first\n", e.Name, e.Level)
+	for _, o := range e.Outputs {
+		fmt.Fprintf(&b, "  %-14s %s (%s %s)\n", o.Level, o.Operator, o.Class, o.Topic)
+	}
+	if len(e.Outputs) == 0 {
+		b.WriteString("  none\n")
+	}
+	b.WriteString("\nWhy it is not more\n")
+	writeFindings(&b, e.Lowered, "nothing lowers it: inputs, IDs, state and outputs are committed in one transaction")
+	b.WriteString("\nWhat it depends on\n")
+	writeFindings(&b, e.Bounds, "nothing")
+	b.WriteString("\nEdges\n")
+	for _, d := range e.Edges {
+		fmt.Fprintf(&b, "  %s -> %s: %s\n      ID: %s\n", d.From, d.To, d.Level, d.ID)
+		if d.Dedup != "" {
+			fmt.Fprintf(&b, "      no repeats since %q: within one %s, for %s\n", d.Dedup, d.Scope, d.Window)
+		}
+		if d.Topic != "" {
+			fmt.Fprintf(&b, "      by topic %s, written and read in transactions: no log of IDs is needed here\n", d.Topic)
+		}
+	}
+	if len(e.Dedups) > 0 {
+		b.WriteString("\nLogs of IDs\n")
+	}
+	for _, d := range e.Dedups {
+		word := d.Reason
+		if d.LeftOut {
+			word = "left out: " + d.Reason
+		}
+		fmt.Fprintf(&b, "  %s\n      %s\n", d.Operator, word)
+	}
+	return b.String()
+}
+
+func writeFindings(b *strings.Builder, all []Finding, none string) {
+	if len(all) == 0 {
+		fmt.Fprintf(b, "  %s\n", none)
+	}
+	for _, f := range all {
+		if f.Operator != "" {
+			fmt.Fprintf(b, "  %s: ", f.Operator)
+		} else {
+			b.WriteString("  ")
+		}
+		fmt.Fprintf(b, "%s\n", f.What)
+		if f.Remedy != "" {
+			fmt.Fprintf(b, "      %s\n", f.Remedy)
+		}
+	}
+}
