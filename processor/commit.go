@@ -194,6 +194,7 @@ func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.
 		}
 		p.run.task.PostCommit()
 		fault.Point("filter.added")
+		w.stats.served.committed(p.run, w.opened)
 		w.seal(p.run)
 		w.publish(p.run)
 	}

@@ -16,6 +16,8 @@ import (
 // stats is what the process knows of itself: written by the workers at commits and transitions, read
 // by Status and by scrapes, which never wait for a worker.
 type stats struct {
+	served served // for queries
+
 	mu          sync.Mutex // guards all below
 	state       State
 	reason      string
@@ -86,6 +88,7 @@ func (s *stats) recordError(task string, errors []RecordErrorStatus) {
 }
 
 func (s *stats) remove(task string) {
+	s.served.remove(task)
 	s.mu.Lock()
 	delete(s.tasks, task)
 	s.mu.Unlock()
@@ -129,6 +132,7 @@ func (s *stats) setState(st State, reason string) {
 
 // publish copies a task's figures to where Status and scrapes find them.
 func (w *worker) publish(r *taskRun) {
+	w.stats.served.serve(w.engine, r)
 	v := taskView{sub: r.plan.sub, status: TaskStatus{
 		Name: r.name, Partition: int32(r.partition), State: r.state, Reason: r.reason, RestoreMode: r.mode,
 	}}
