@@ -47,7 +47,6 @@ type Driver struct {
 	shift     int  // by which instances they are dealt, see Rebalance
 	stopped   error
 	mayStop   bool
-	working   bool // within Run
 
 	now     time.Time // the script's clock: start and all that was advanced, what a record's time is by default
 	sent    []sent
