@@ -52,6 +52,8 @@ type node struct {
 	source *Source
 	sink   *Sink
 	dedup  *DedupSpec
+	// ends is set where records leave for something that is no Kafka topic: what that promises.
+	ends sinkClass
 	// elision is the decision about the log of a dedup operator. Build makes it.
 	elision *Elision
 	stores  []StateStore

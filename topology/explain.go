@@ -27,8 +27,8 @@ type Explanation struct {
 // OutputLevel is what a sink gets.
 type OutputLevel struct {
 	Operator string `json:"operator"`
-	Topic    string `json:"topic"`
-	Class    string `json:"class"`
+	Topic    string `json:"topic,omitempty"`
+	Class    string `json:"class"` // topic, or what the sink promises: ledger, idempotent, plain
 	Level    Level  `json:"level"`
 }
 
@@ -94,6 +94,10 @@ func (t *Topology) Explain() Explanation {
 			}
 		}
 		switch {
+		case n.ends != "":
+			end := n.ends.into(n.name, w.flow)
+			e.Outputs = append(e.Outputs, OutputLevel{Operator: n.name, Class: string(n.ends), Level: end.risk.level()})
+			causes = append(causes, end.causes...)
 		case n.sink == nil:
 			w.flow = n.operatorClass().through(n.name, w.flow, n.dedupID(w))
 			if n.dedup != nil {
@@ -161,6 +165,8 @@ func arriving(n *node, out map[*node]waypoint, topics map[string]waypoint) (w wa
 // class is what a node is to the analysis.
 func (n *node) class() string {
 	switch {
+	case n.ends != "":
+		return string(n.ends)
 	case n.source != nil && n.source.Internal:
 		return string(sourceRepartition)
 	case n.source != nil:
@@ -266,6 +272,8 @@ func dedupBehind(n *node, readers map[string]*node) bool {
 	switch {
 	case n.dedup != nil:
 		return true
+	case n.ends != "":
+		return false
 	case n.sink != nil:
 		reader := readers[n.sink.Topic]
 		return n.sink.Internal && reader != nil && dedupBehind(reader, readers)
@@ -292,7 +300,7 @@ func (e Explanation) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s\n\nOutputs, the weakest first\n", e.Name, e.Level)
 	for _, o := range e.Outputs {
-		fmt.Fprintf(&b, "  %-14s %s (%s %s)\n", o.Level, o.Operator, o.Class, o.Topic)
+		fmt.Fprintf(&b, "  %-14s %s (%s)\n", o.Level, o.Operator, strings.TrimSpace(o.Class+" "+o.Topic))
 	}
 	if len(e.Outputs) == 0 {
 		b.WriteString("  none\n")

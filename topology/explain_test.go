@@ -122,3 +122,39 @@ func TestExplainPositions(t *testing.T) {
 		t.Errorf("%v", said)
 	}
 }
+
+// TestExplainNamesTheWeakestFirst: an output that may repeat lowers the whole, comes first, and says why.
+func TestExplainNamesTheWeakestFirst(t *testing.T) {
+	text := serde.String()
+	b := New("app")
+	in := From(b, "in", text, text, IDHeader("id"))
+	toText(in)
+	To(in, "elsewhere", text, text, Name("weak"))
+	topo, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for class, want := range map[sinkClass]Level{sinkPlain: AtLeastOnce, sinkWAL: AtLeastOnce, sinkLedger: ExactlyOnce, sinkIdempotent: ExactlyOnce} {
+		for _, n := range topo.nodes {
+			if n.name == "weak" {
+				n.ends = class
+			}
+		}
+		e := topo.Explain()
+		if e.Level != want || len(e.Outputs) != 2 {
+			t.Fatalf("%s: %+v", class, e)
+		}
+		if want == ExactlyOnce {
+			if len(e.Lowered) != 0 {
+				t.Errorf("%s: %+v", class, e.Lowered)
+			}
+			continue
+		}
+		if e.Outputs[0].Operator != "weak" || e.Outputs[0].Class != string(class) || e.Outputs[1].Level != ExactlyOnce {
+			t.Errorf("%s: %+v", class, e.Outputs)
+		}
+		if len(e.Lowered) != 1 || e.Lowered[0].Operator != "weak" || !strings.Contains(e.Text(), "weak: "+e.Lowered[0].What) {
+			t.Errorf("%s: %+v\n%s", class, e.Lowered, e.Text())
+		}
+	}
+}
