@@ -59,7 +59,6 @@ type member struct {
 // Run runs the pipelines until ctx ends, then lets each finish its transaction and returns nil. If one
 // fails, the others are stopped in the same way, and all errors come back.
 func Run(ctx context.Context, c RunConfig) error {
-	saveMemory()
 	registry := prometheus.NewRegistry()
 	process, err := metric.NewProcess(registry, c.Version.Version, c.Version.Revision, func() (uint64, uint64, error) { return diskUsage(c.DataDir) })
 	if err != nil {
@@ -67,6 +66,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	}
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	log := slog.New(process.LogHandler(c.Log.Handler()))
+	saveMemory(log)
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
@@ -104,6 +104,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	}
 	defer serving.Wait()
 	defer stopServing()
+	defer notifyManager(ctx, log, members)()
 	return runAll(ctx, c, members, log)
 }
 
