@@ -141,6 +141,31 @@ func TestJoinIDsDoNotDependOnTheOrder(t *testing.T) {
 	}
 }
 
+// TestJoinWindowEnds: both ends belong to the window, whichever record comes last, and JoinWindows.Matches says the same.
+func TestJoinWindowEnds(t *testing.T) {
+	w := JoinWithin(0).Before(3 * time.Second).After(7 * time.Second).Grace(time.Hour)
+	for right := 10; right <= 32; right++ {
+		want := ""
+		if right >= 17 && right <= 27 {
+			want = "a=1+x"
+		}
+		if got := w.Matches(time.Unix(20, 0), time.Unix(int64(right), 0)); got != (want != "") {
+			t.Errorf("right at %d: Matches says %v", right, got)
+		}
+		for _, leftFirst := range []bool{true, false} {
+			d := windowedJoin(t, func(l, r *Stream[string, string]) *Stream[string, string] { return Join(l, r, "joined", w, joinText) })
+			if leftFirst {
+				d.mustSendTo(0, at(20, "a=1"))
+			}
+			d.mustSendTo(1, at(right, "a=x"))
+			if !leftFirst {
+				d.mustSendTo(0, at(20, "a=1"))
+			}
+			d.expect(want)
+		}
+	}
+}
+
 // TestNeverMatchedAndUnmatched: a record that is matched after it had to wait, or before, has no second result when it closes.
 // Kafka Streams wrote both. (KAFKA-10847)
 func TestNeverMatchedAndUnmatched(t *testing.T) {
