@@ -246,10 +246,10 @@ const curveWidth, curveHeight = 150, 28
 
 // sparkline places the points of a curve from 0 to its highest value, the newest at the right.
 func sparkline(points []point, of func(point) float64, format func(float64) string) (line, highest string) {
-	top := 0.0
+	top := math.NaN()
 	for _, p := range points {
-		if v := of(p); !math.IsNaN(v) {
-			top = max(top, v)
+		if v := of(p); math.IsNaN(top) || v > top {
+			top = v
 		}
 	}
 	var b strings.Builder

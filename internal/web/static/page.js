@@ -8,15 +8,24 @@ let paused = false;
 let busy = false;
 let stream = null;
 
-// lay makes the children of `have` those of `want`, changing as little as possible.
+// same tells whether one node can become the other. An element with an id is only itself.
+const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && (a.id || "") === (b.id || "");
+
+// lay makes the children of `have` those of `want`, changing as little as possible. No node that stays is moved: a
+// moved one would lose the focus.
 function lay(have, want) {
   for (let i = 0; i < want.childNodes.length; i++) {
     const to = want.childNodes[i];
-    const from = have.childNodes[i];
-    if (!from) {
-      have.append(to.cloneNode(true));
-    } else if (from.nodeType !== to.nodeType || from.nodeName !== to.nodeName || from.id !== to.id) {
-      from.replaceWith(to.cloneNode(true));
+    let from = have.childNodes[i];
+    if (from && !same(from, to) && to.id) {
+      const later = [...have.childNodes].slice(i).find((n) => same(n, to));
+      while (later && from !== later) {
+        from.remove();
+        from = have.childNodes[i];
+      }
+    }
+    if (!from || !same(from, to)) {
+      have.insertBefore(to.cloneNode(true), from || null);
     } else if (to.nodeType !== Node.ELEMENT_NODE) {
       if (from.data !== to.data) from.data = to.data;
     } else {
