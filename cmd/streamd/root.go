@@ -60,7 +60,7 @@ Write a pipeline file, check it, look at it, run it:
 	for id, commands := range map[string][]*cobra.Command{
 		"run":     {c.runCommand(), c.demoCommand(), c.devCommand()},
 		"write":   {c.validateCommand(), c.graphCommand(), c.explainCommand()},
-		"look":    {c.statusCommand()},
+		"look":    {c.statusCommand(), c.topCommand()},
 		"operate": {c.verifyCommand(), c.soakCommand()},
 	} {
 		for _, cmd := range commands {
