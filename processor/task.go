@@ -228,8 +228,14 @@ func (t *Task) Process(now time.Time, limit int) (int, error) {
 	invariant.Check(!t.prepared, "INV-6 task %s processes while a commit is prepared", t.name)
 	most := t.size() + turnBytes
 	t.tick(now)
-	n, err := t.fire(now, limit)
+	n, did, err := 0, 0, error(nil)
 	for err == nil && n < limit && t.size() < most {
+		// A record may set a timer that is due at once: that is done before the next record moves the clocks, wherever the
+		// calls of Process and the commits fall.
+		if did, err = t.fire(now, limit-n); did > 0 || err != nil {
+			n += did
+			continue
+		}
 		in := t.pick()
 		if in == nil {
 			break
@@ -237,7 +243,6 @@ func (t *Task) Process(now time.Time, limit int) (int, error) {
 		r := in.head()
 		t.observe(in, now)
 		if len(t.timed) > 0 && t.fired.time() < t.watermark {
-			var did int
 			if did, err = t.fire(now, limit-n); did > 0 || err != nil {
 				n += did
 				continue // the record comes after all that was due before it

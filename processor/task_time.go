@@ -205,7 +205,7 @@ func (t *Task) fire(now time.Time, limit int) (n int, err error) {
 			if n >= limit || t.size() >= most {
 				return n, nil
 			}
-			if due, err = t.firePiece(x, now); err != nil {
+			if due, err = t.firePiece(x, moment); err != nil {
 				return n, err
 			}
 			if !due {
@@ -220,19 +220,22 @@ func (t *Task) fire(now time.Time, limit int) (n int, err error) {
 
 // firePiece does one piece of what is due. What it did is undone if it fails; then the piece is done without
 // its outputs, if the policy lets it go on.
-func (t *Task) firePiece(x topology.Timed, now time.Time) (did bool, err error) {
+func (t *Task) firePiece(x topology.Timed, m topology.Moment) (did bool, err error) {
 	t.current = record.Position{}
 	t.begin()
-	if did, err = x.Fire(false); err == nil {
-		err = t.tooLarge
-	}
-	if err == nil {
+	did, err = x.Fire(false)
+	if err == nil && t.tooLarge == nil {
 		t.keep()
 		fault.Point("user.done")
 		return did, nil
 	}
+	refused := t.tooLarge
 	t.undo()
-	if err := t.pieceFailed(x, err, now); err != nil {
+	if err == nil {
+		err = refused
+		x.Reset(m) // it takes the piece for done, which the state does not say any more
+	}
+	if err := t.pieceFailed(x, err, m.Wall); err != nil {
 		return false, err
 	}
 	t.begin()

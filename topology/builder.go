@@ -13,12 +13,15 @@ type Builder struct {
 	nodes    []*node
 	kinds    map[string]int // unnamed operators so far, for their names
 	problems []*Problem
+	timers   map[anyTimers]*node // whose OnTimer they have
 	built    bool
 }
 
 // New starts the topology of an application. Its name is the consumer group, the prefix of the
 // transactional IDs and of the internal topics: it must not change while there is state.
-func New(app string) *Builder { return &Builder{app: app, kinds: map[string]int{}} }
+func New(app string) *Builder {
+	return &Builder{app: app, kinds: map[string]int{}, timers: map[anyTimers]*node{}}
+}
 
 // The kinds of operators.
 const (

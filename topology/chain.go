@@ -24,6 +24,7 @@ type instance struct {
 	made     map[*node]any
 	problems []error
 	timed    []timedEntry
+	timers   map[string]*timerQueue // by store: several operators may set them
 
 	// in is the source record in hand.
 	in *broker.Record

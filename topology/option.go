@@ -42,6 +42,8 @@ type options struct {
 	withoutID  bool
 	partition  any // func(record.Record[K, V], int32) record.Partition
 	stores     []StateStore
+	timers     []timerHandler
+	schedules  []scheduleHandler
 }
 
 // setting is how an option changes the options; the types around it say where it may stand.
@@ -90,7 +92,7 @@ type (
 		option
 		join()
 	}
-	// ProcessOption is an option of Process: WithStore, PreserveKey, OnError.
+	// ProcessOption is an option of Process: WithStore, OnTimer, Punctuate, PunctuateWall, PreserveKey, OnError.
 	ProcessOption interface {
 		option
 		process()

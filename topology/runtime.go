@@ -90,6 +90,7 @@ const (
 	CounterNullValue          CounterKind = "dropped/null_value"  //
 	CounterLate               CounterKind = "dropped/late"        //
 	CounterNoMatch            CounterKind = "dropped/no_match"    // a branch without a case for the record
+	CounterTimers             CounterKind = "timers/fired"        // timers and ticks of schedules
 	CounterChecked            CounterKind = "dedup/checked"       // IDs looked up
 	CounterDuplicateCommitted CounterKind = "dedup/dup_committed" // first one found in the committed log
 	CounterDuplicateOpen      CounterKind = "dedup/dup_open"      // first one in the same transaction

@@ -235,6 +235,11 @@ func newEmitter[K, V any](c *instance, n *node, forward step[K, V]) *emitter[K, 
 // begin is called before the user's function with the record in hand.
 func (e *emitter[K, V]) begin(t time.Time, h record.Headers, id record.Identity) {
 	*e.op.in++
+	e.open(t, h, id)
+}
+
+// open is begin for what is no record.
+func (e *emitter[K, V]) open(t time.Time, h record.Headers, id record.Identity) {
 	e.timestamp, e.headers, e.identity = t, h, id
 	e.ordinal, e.live, e.err = 0, true, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
 )
 
@@ -108,15 +109,24 @@ func (s *KeyValueStore[K, V]) at(ctx Context, key K) (*cells[K, V], []byte, erro
 
 // of finds the store in the task of the context.
 func (s *KeyValueStore[K, V]) of(ctx Context) (*cells[K, V], error) {
-	if ctx.p == nil || !ctx.p.live {
+	x, err := ctx.store(s)
+	if err != nil {
+		return nil, err
+	}
+	return x.(*cells[K, V]), nil
+}
+
+// store finds what a declared store is in the task of the context.
+func (c Context) store(s StateStore) (any, error) {
+	if c.p == nil || !c.p.live {
 		return nil, fmt.Errorf("%w: the context is used outside of the function that it was given to", errMisused)
 	}
-	for i, h := range ctx.p.handles {
-		if h == StateStore(s) {
-			return ctx.p.stores[i].(*cells[K, V]), nil
+	for i, h := range c.p.handles {
+		if h == s {
+			return c.p.stores[i], nil
 		}
 	}
-	return nil, fmt.Errorf("%w: store %q was not given to operator %q by WithStore", errMisused, s.name, ctx.p.op.name)
+	return nil, fmt.Errorf("%w: store %q was not given to operator %q by WithStore or OnTimer", errMisused, s.spec().Name, c.p.op.name)
 }
 
 // cells is a store in one task, for one operator.
@@ -255,7 +265,9 @@ type processContext struct {
 	op      *operator
 	live    bool // the function is running
 	handles []StateStore
-	stores  []any // *cells[K, V], as handles
+	stores  []any // *cells[K, V] or *timerCells[K], as handles
+	// identity is that of the record or the timer in hand.
+	identity record.Identity
 	// broken is an error of the state, and not of the record: it counts even if the function
 	// swallows it.
 	broken error

@@ -35,10 +35,10 @@ type Timed interface {
 	// call does. With quiet it changes the state as always, but hands nothing on: this is how a piece that cannot
 	// be handled is skipped. Errors are those of Chain.Sources.
 	Fire(quiet bool) (did bool, err error)
-	// Pending is the piece that failed, for a dead letter: its key and value as they stand in the state.
+	// Pending is the piece of the last Fire, for a dead letter if it failed: its key and value as they stand in the state.
 	Pending() (key, value []byte)
 	// Reset puts the clocks to a moment that may lie before the last one. The state has gone back to
-	// what was committed.
+	// what was committed, or to what it was before the last Fire: that did its piece, but an output was refused.
 	Reset(m Moment)
 }
 
@@ -65,11 +65,16 @@ func (c *instance) timedInOrder() []Timed {
 
 // timerIdentity is the identity of the ordinal-th record that an operator makes at a time for a key.
 func (c *instance) timerIdentity(op *operator, key []byte, timer string, at time.Time, ordinal uint32) record.Identity {
-	need := len(key) + len(timer) + 32
+	return c.timerRoot(key, timer, at, nil).Child(op.hash, ordinal)
+}
+
+// timerRoot is the identity of what happens at a time for a key; more is what else it depends on.
+func (c *instance) timerRoot(key []byte, timer string, at time.Time, more []byte) record.Identity {
+	need := len(key) + len(timer) + len(more) + 32
 	if cap(c.ids)-len(c.ids) < need {
 		c.ids = make([]byte, 0, max(need, idsChunk)) // what was handed out stays valid, as in positions
 	}
 	from := len(c.ids)
-	c.ids = record.TimerRoot(c.ids, key, timer, at)
-	return record.RootIdentity(aliasID(c.ids[from:len(c.ids):len(c.ids)])).Child(op.hash, ordinal)
+	c.ids = append(record.TimerRoot(c.ids, key, timer, at), more...)
+	return record.RootIdentity(aliasID(c.ids[from:len(c.ids):len(c.ids)]))
 }
