@@ -62,6 +62,8 @@ func (a *App) Status() Status { return a.stats.status(a.topo) }
 //   - ErrTopics, ErrOffsets: topics or offsets do not fit; starting again does not help
 //   - ErrDataLost: the cluster has lost data that was committed
 //   - txlog.ErrLocked, ErrOtherApp, ErrOtherCluster, ErrNewerFormat: the state directory is not ours
+//   - *sink.SetupError: the target of a sink is not as it must be; its Remedy says what to do
+//   - ErrTarget: the target of a sink does not answer
 //   - *RecordError: a record cannot be handled and the policy is to stop
 //   - ErrStopTimeout: the brokers, or the state disk, did not let the last commit end
 //
@@ -105,6 +107,9 @@ func (a *App) Run(ctx context.Context) (err error) {
 	}()
 	plan, err := buildPlan(ctx, cluster, a.topo, &a.cfg)
 	if err != nil {
+		return err
+	}
+	if err := a.checkTargets(ctx); err != nil {
 		return err
 	}
 	e := a.newEngine(cluster, log, plan, metrics)
@@ -203,6 +208,12 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	a.stats.setState(Rebalancing, "")
 
 	failed := make(chan error, len(workers)+1)
+	group.sinks = newExternals(workCtx, e, e.topo.Name()+"-"+a.stats.instance+"-sink", func(err error) {
+		select {
+		case failed <- err:
+		default: // it ends by another error already
+		}
+	})
 	var running sync.WaitGroup
 	for _, w := range workers {
 		running.Go(func() {
@@ -219,6 +230,7 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	rest.Go(func() { e.purgeLoop(memberCtx) })
 	rest.Go(func() { e.compactLoop(memberCtx) })
 	rest.Go(func() { e.watchLoop(memberCtx) })
+	rest.Go(func() { group.sinks.loop(memberCtx) })
 	rest.Go(func() {
 		if err := e.identityLoop(memberCtx); err != nil {
 			failed <- err
@@ -241,9 +253,11 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	}
 	late := time.AfterFunc(a.cfg.shutdown, func() { cancel(ErrStopTimeout) })
 	running.Wait()
+	group.sinks.finish()
 	late.Stop()
 	leave()
 	rest.Wait()
+	group.sinks.close()
 	if err == nil && errors.Is(context.Cause(workCtx), ErrStopTimeout) {
 		return fmt.Errorf("%w (%v)", ErrStopTimeout, a.cfg.shutdown)
 	}
@@ -336,7 +350,7 @@ func (e *engine) compactLoop(ctx context.Context) {
 func (e *engine) internalInput(topic string) bool {
 	for _, p := range e.plan {
 		for _, s := range p.sub.Sources {
-			if s.Internal && e.topo.RepartitionTopic(s.Topic) == topic {
+			if s.Internal && !s.External && e.topo.SourceTopic(s) == topic { // what a sink has written is kept for a while
 				return true
 			}
 		}

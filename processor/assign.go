@@ -23,7 +23,8 @@ type assignment struct {
 	// leaving are the tasks that a worker was told to let go of. Until it has, a task that comes back goes
 	// to that worker: its commit may be under way, and must not meet another worker's on the same store.
 	leaving map[string]leaving
-	done    bool // the App is stopping: the workers have closed everything
+	sinks   *externals // nil: none
+	done    bool       // the App is stopping: the workers have closed everything
 }
 
 // placed is a task with its worker.
@@ -62,11 +63,17 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 		a.log.Warn("a generation of the group was missed: all tasks start again from the committed state", "generation", meta.Generation, "last", a.heard.Generation)
 		a.letGo(func(*taskRun) bool { return true }, true)
 	}
+	if a.missed(meta) {
+		a.sinks.letGo(func(record.TopicPartition) bool { return true }, true)
+	}
 	a.heard = meta
 	add := map[*worker][]*taskRun{}
 	now := map[string]bool{}
-	var names []string
+	names := a.sinks.assigned(meta, has)
 	for _, p := range a.plan {
+		if p.sub.External != nil {
+			continue
+		}
 		for n := range record.Partition(p.tasks) {
 			run := a.taskOf(p, n, has)
 			if run == nil {
@@ -202,7 +209,8 @@ func (a *assignment) release(gone []record.TopicPartition, lost bool) []chan str
 	if a.done {
 		return nil
 	}
-	return a.letGo(func(run *taskRun) bool { return slices.ContainsFunc(gone, run.owns) }, lost)
+	waits := a.letGo(func(run *taskRun) bool { return slices.ContainsFunc(gone, run.owns) }, lost)
+	return append(waits, a.sinks.letGo(func(tp record.TopicPartition) bool { return slices.Contains(gone, tp) }, lost)...)
 }
 
 // letGo tells the workers to let go of tasks. mu is held.

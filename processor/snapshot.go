@@ -57,10 +57,10 @@ func (s *stats) volumes(topo *topology.Topology) []metric.Topic {
 	consumed, produced := map[string]*metric.Volume{}, map[string]*metric.Volume{}
 	for _, sub := range topo.Subtopologies() {
 		for _, x := range sub.Sources {
-			consumed[resolveTopic(topo, x.Topic, x.Internal)] = &metric.Volume{}
+			consumed[topo.SourceTopic(x)] = &metric.Volume{}
 		}
 		for _, x := range sub.Sinks {
-			produced[resolveTopic(topo, x.Topic, x.Internal)] = &metric.Volume{}
+			produced[topo.SinkTopic(x)] = &metric.Volume{}
 		}
 	}
 	for _, v := range s.tasks {
@@ -93,13 +93,6 @@ func volume(m map[string]*metric.Volume, topic string) *metric.Volume {
 		m[topic] = &metric.Volume{} // a dead letter topic
 	}
 	return m[topic]
-}
-
-func resolveTopic(topo *topology.Topology, topic string, internal bool) string {
-	if internal {
-		return topo.RepartitionTopic(topic)
-	}
-	return topic
 }
 
 // stores lists the stateful sub-topologies: each has one log of IDs and commits and its state stores.

@@ -33,6 +33,7 @@ type stats struct {
 	rebalanceAt time.Time         // begin of the rebalance under way
 	failed      map[int]string    // by worker: why its last transaction was not committed
 	stuck       map[string]string // by task: what holds up its input
+	unwritten   map[string]string // by task of a sink: why its rows are not written
 }
 
 // taskView is a copy of a task's committed figures.
@@ -45,7 +46,7 @@ type taskView struct {
 }
 
 func newStats(now time.Time) *stats {
-	return &stats{state: Created, started: now, tasks: map[string]taskView{}, open: map[int]time.Time{}, aborts: map[string]uint64{}, restored: map[string]uint64{}, failed: map[int]string{}}
+	return &stats{state: Created, started: now, tasks: map[string]taskView{}, open: map[int]time.Time{}, aborts: map[string]uint64{}, restored: map[string]uint64{}, failed: map[int]string{}, unwritten: map[string]string{}}
 }
 
 func (s *stats) committed(worker int, now time.Time, records int, m *metric.Set) {
@@ -235,7 +236,7 @@ func (s *stats) current() State {
 		}
 	}
 	switch {
-	case len(s.failed) > 0: // also while the tasks recover from it
+	case len(s.failed)+len(s.unwritten) > 0: // also while the tasks recover from it
 		return Blocked
 	case n < s.expected:
 		return Restoring

@@ -30,7 +30,8 @@ type Env struct {
 
 // Stepper runs the same workers as an App, one step at a time, without a goroutine and without a clock
 // of its own: for simulations and for test drivers. It implements broker.GroupHandler, through which
-// the driver plays the consumer group.
+// the driver plays the consumer group. It writes to no sink outside of Kafka: what would be written stands in the sink's
+// topic.
 type Stepper struct {
 	*assignment
 	engine *engine

@@ -67,9 +67,13 @@ const (
 
 // action is what the operator's policy, or the application's, says.
 func (t *Task) action(oe *topology.OperatorError) string {
-	policy := oe.Policy
+	return policyAction(oe.Policy, t.cfg.policy)
+}
+
+// policyAction is what a policy says, or else the application's.
+func policyAction(policy, ofApp topology.Policy) string {
 	if policy == topology.PolicyDefault {
-		policy = t.cfg.policy
+		policy = ofApp
 	}
 	switch policy {
 	case topology.PolicySkip:
@@ -85,18 +89,7 @@ func (t *Task) action(oe *topology.OperatorError) string {
 // The headers are those of KIP-1034, so that existing tools read them, and our own. They replace
 // those of an earlier failure: a record that is sent again and fails again must not grow.
 func (t *Task) deadLetter(in *input, r *broker.Record, oe *topology.OperatorError) error {
-	attempt := 1
-	if v, ok := r.Headers.Get("__streamd.errors.attempt"); ok {
-		if n, err := strconv.Atoi(string(v)); err == nil && n > 0 {
-			attempt = n + 1
-		}
-	}
-	h := errorHeaders(r.Headers, oe, attempt)
-	add := func(k, v string) { h = append(h, record.Header{Key: k, Value: []byte(v)}) }
-	add("__streams.errors.topic", in.tp.Topic)
-	add("__streams.errors.partition", strconv.Itoa(int(in.tp.Partition)))
-	add("__streams.errors.offset", strconv.FormatInt(int64(r.Offset), 10))
-	size, err := t.sendDeadLetter(broker.Output{Timestamp: r.Timestamp, Key: r.Key, Value: r.Value, Headers: h}, in.tp.Partition)
+	size, err := t.sendDeadLetter(deadLetterOf(in.tp, r, oe), in.tp.Partition)
 	if err != nil {
 		if size == 0 {
 			return fmt.Errorf("processor: record %s %w: %w", t.current, err, oe)
@@ -105,6 +98,22 @@ func (t *Task) deadLetter(in *input, r *broker.Record, oe *topology.OperatorErro
 	}
 	t.outBytes += size
 	return nil
+}
+
+// deadLetterOf is the record of a partition as a dead letter, but for where it goes.
+func deadLetterOf(tp record.TopicPartition, r *broker.Record, oe *topology.OperatorError) broker.Output {
+	attempt := 1
+	if v, ok := r.Headers.Get("__streamd.errors.attempt"); ok {
+		if n, err := strconv.Atoi(string(v)); err == nil && n > 0 {
+			attempt = n + 1
+		}
+	}
+	h := errorHeaders(r.Headers, oe, attempt)
+	add := func(k, v string) { h = append(h, record.Header{Key: k, Value: []byte(v)}) }
+	add("__streams.errors.topic", tp.Topic)
+	add("__streams.errors.partition", strconv.Itoa(int(tp.Partition)))
+	add("__streams.errors.offset", strconv.FormatInt(int64(r.Offset), 10))
+	return broker.Output{Timestamp: r.Timestamp, Key: r.Key, Value: r.Value, Headers: h}
 }
 
 // errorHeaders are the headers of a dead letter that say what failed; those of from that are not ours come first.
@@ -139,11 +148,14 @@ func (t *Task) sendDeadLetter(o broker.Output, p record.Partition) (size int, er
 	return size, nil
 }
 
-func (t *Task) note(e RecordErrorStatus) {
-	if len(t.errors) == keptErrors {
-		t.errors = append(t.errors[:0], t.errors[1:]...)
+func (t *Task) note(e RecordErrorStatus) { t.errors = noteError(t.errors, e) }
+
+// noteError keeps the last errors.
+func noteError(kept []RecordErrorStatus, e RecordErrorStatus) []RecordErrorStatus {
+	if len(kept) == keptErrors {
+		kept = append(kept[:0], kept[1:]...)
 	}
-	t.errors = append(t.errors, e)
+	return append(kept, e)
 }
 
 func ownErrorHeader(key string) bool {

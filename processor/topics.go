@@ -48,7 +48,7 @@ func buildPlan(ctx context.Context, c broker.Cluster, topo *topology.Topology, c
 	for _, s := range subs {
 		for _, src := range s.Sources {
 			if src.Internal {
-				want = append(want, broker.Topic{Name: topo.RepartitionTopic(src.Topic), Partitions: counts[src.Topic], Cleanup: broker.Delete, Retention: -1})
+				want = append(want, broker.Topic{Name: topo.SourceTopic(src), Partitions: counts[src.Topic], Cleanup: broker.Delete, Retention: -1})
 			}
 		}
 		want = append(want, changelogTopics(topo, s, tasksOf(s, topo, seen, counts))...)
@@ -229,19 +229,13 @@ func checkTopic(want broker.Topic, have map[string]broker.Topic) (wrong []error)
 
 func planOf(topo *topology.Topology, s *topology.Subtopology, have map[string]broker.Topic, cfg *config) *subPlan {
 	p := &subPlan{sub: s}
-	resolve := func(topic string, internal bool) broker.Topic {
-		if internal {
-			topic = topo.RepartitionTopic(topic)
-		}
-		return have[topic]
-	}
 	for _, x := range s.Sources {
-		t := resolve(x.Topic, x.Internal)
+		t := have[topo.SourceTopic(x)]
 		p.inputs = append(p.inputs, t)
 		p.tasks = max(p.tasks, t.Partitions)
 	}
 	for _, x := range s.Sinks {
-		p.sinks = append(p.sinks, targetOf(x.Name, resolve(x.Topic, x.Internal)))
+		p.sinks = append(p.sinks, targetOf(x.Name, have[topo.SinkTopic(x)]))
 	}
 	if s.Stateful() {
 		p.idLog = have[topo.IDLogTopic(s)]

@@ -164,11 +164,25 @@ func (s *stats) failing(worker int, err error) {
 	s.failed[worker] = err.Error()
 }
 
+// down notes why the rows of a sink's task are not written; nil: they are, or it is gone.
+func (s *stats) down(task string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil {
+		delete(s.unwritten, task)
+		return
+	}
+	s.unwritten[task] = err.Error()
+}
+
 // held says what keeps the tasks from working, though they run. Empty: nothing. s.mu is held.
 func (s *stats) held() string {
 	var reasons []string
 	for _, why := range s.failed {
 		reasons = append(reasons, "transactions are not committed: "+why)
+	}
+	for task, why := range s.unwritten {
+		reasons = append(reasons, "rows are not written: "+task+": "+why)
 	}
 	for _, why := range s.stuck {
 		reasons = append(reasons, why)

@@ -10,6 +10,8 @@
 //	Idempotent  each write may be repeated without harm. The final state is exact.
 //	Plain       rows may be written again after a failure. The name for what most sinks do.
 //
-// The packages below this one are the targets: postgres, mysql, sqlite. sinktest is the suite that
+// topology.Into and the pipeline file's "to" lead a stream into a target; package processor runs the tasks.
+//
+// The packages below this one are the targets: postgres, mysql, sqlite, redis. sinktest is the suite that
 // each of them passes with its real server, and that a target of one's own can be put through.
 package sink

@@ -51,7 +51,8 @@ type Writer interface {
 	// Write makes a batch durable. Errors:
 	//
 	//	ErrFenced    somebody else has claimed the partition. Nothing was written.
-	//	*RowError    one row is to blame. Nothing was written.
+	//	*RowError    one row is to blame. Nothing was written; the batch is the caller's again, who may write
+	//	             another one with the same writer.
 	//	*SetupError  the target has changed so that a restart cannot mend it. Nothing was written.
 	//	any other    it is not known whether the batch was written. Close the writer and claim the
 	//	             partition again: the new writer's Next is the truth.

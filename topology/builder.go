@@ -84,6 +84,9 @@ type node struct {
 	// instantiate makes the operator for one task: a step[K, V] of its input's types, or the entry
 	// of a source.
 	instantiate func(c *instance, n *node) any
+
+	// external is what a source leads to that reads for a sink outside of Kafka.
+	external *External
 }
 
 // edge leads to an operator from one of the ports of another.

@@ -30,9 +30,9 @@ func (t *Topology) Describe() string {
 			next, before := joinNames(successors, order), joinNames(n.inputs, order)
 			switch {
 			case n.source != nil:
-				fmt.Fprintf(&sb, "    Source: %s (topics: [%s])\n      --> %s\n", n.name, shortName(n.source.Topic, n.source.Internal), next)
+				fmt.Fprintf(&sb, "    Source: %s (topics: [%s])\n      --> %s\n", n.name, shortName(n.source.Topic, n.source.Internal, n.source.External), next)
 			case n.sink != nil:
-				fmt.Fprintf(&sb, "    Sink: %s (topic: %s)\n      <-- %s\n", n.name, shortName(n.sink.Topic, n.sink.Internal), before)
+				fmt.Fprintf(&sb, "    Sink: %s (topic: %s)\n      <-- %s\n", n.name, shortName(n.sink.Topic, n.sink.Internal, n.sink.External), before)
 			default:
 				fmt.Fprintf(&sb, "    Processor: %s (stores: [%s])\n      --> %s\n      <-- %s\n", n.name, strings.Join(n.storeNames(), ", "), next, before)
 			}
@@ -69,8 +69,11 @@ func joinNames(nodes []*node, order func(a, b *node) int) string {
 	return strings.Join(names, ", ")
 }
 
-func shortName(topic string, internal bool) string {
-	if internal {
+func shortName(topic string, internal, external bool) string {
+	switch {
+	case external:
+		return topic + sinkSuffix
+	case internal:
 		return topic + repartitionSuffix
 	}
 	return topic
@@ -142,8 +145,8 @@ func (t *Topology) Graph() Graph {
 		return n.ID
 	}
 	link := func(from, to string, branch int) { g.Edges = append(g.Edges, GraphEdge{from, to, branch}) }
-	topic := func(name string, internal bool) string {
-		return add(GraphNode{Kind: NodeTopic, Name: t.fullName(name, internal), Internal: internal, Subtopology: -1})
+	topic := func(name string, internal, external bool) string {
+		return add(GraphNode{Kind: NodeTopic, Name: t.fullName(name, internal, external), Internal: internal, Subtopology: -1})
 	}
 	for i, part := range t.parts {
 		operator := func(n *node) string {
@@ -151,7 +154,7 @@ func (t *Topology) Graph() Graph {
 		}
 		for _, n := range part {
 			if n.source != nil {
-				link(topic(n.source.Topic, n.source.Internal), operator(n), -1)
+				link(topic(n.source.Topic, n.source.Internal, n.source.External), operator(n), -1)
 			}
 			id := operator(n)
 			for _, store := range n.storeNames() {
@@ -165,7 +168,7 @@ func (t *Topology) Graph() Graph {
 				link(id, operator(e.to), branch)
 			}
 			if n.sink != nil {
-				link(id, topic(n.sink.Topic, n.sink.Internal), -1)
+				link(id, topic(n.sink.Topic, n.sink.Internal, n.sink.External), -1)
 			}
 		}
 	}

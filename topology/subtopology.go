@@ -26,6 +26,9 @@ type Subtopology struct {
 	// Operators are the names of all its nodes in topological order, for metrics.
 	Operators []OperatorSpec
 
+	// External is not nil for the part that writes to a sink outside of Kafka. It has one source and no chain.
+	External *External
+
 	newChain func(Runtime) (*Chain, error)
 }
 
@@ -40,7 +43,8 @@ type Source struct {
 	Name string
 	// Topic is the topic's name; for an Internal one the name that Topology.RepartitionTopic turns into the topic's.
 	Topic    string
-	Internal bool // a repartition topic
+	Internal bool // a repartition topic, or External
+	External bool // with Internal: the topic in front of a sink outside of Kafka
 	// IDHeader is set for internal topics: the header that carries the record's ID.
 	IDHeader string
 	// Timestamp is nil, or the event time of a record of a source with a Timestamp option: what stream time
@@ -57,8 +61,9 @@ type Source struct {
 type Sink struct {
 	Name     string
 	Topic    string // as in Source
-	Internal bool   // a repartition topic
-	// Partitions is the number of partitions of a repartition topic; 0: the largest of the sub-topology's inputs.
+	Internal bool   // as in Source
+	External bool   // as in Source
+	// Partitions is the number of partitions of an internal topic; 0: the largest of the sub-topology's inputs.
 	Partitions int32
 }
 

@@ -43,14 +43,15 @@ func (t *Topology) IDLogTopic(s *Subtopology) string { return t.name + "-" + s.N
 func (t *Topology) StoreTopic(store string) string { return t.name + "-" + store + "-changelog" }
 
 // SourceTopic is the full name of a source's topic.
-func (t *Topology) SourceTopic(s Source) string { return t.fullName(s.Topic, s.Internal) }
+func (t *Topology) SourceTopic(s Source) string { return t.fullName(s.Topic, s.Internal, s.External) }
 
 // SinkTopic is the full name of a sink's topic.
-func (t *Topology) SinkTopic(s Sink) string { return t.fullName(s.Topic, s.Internal) }
+func (t *Topology) SinkTopic(s Sink) string { return t.fullName(s.Topic, s.Internal, s.External) }
 
-func (t *Topology) fullName(topic string, internal bool) string {
+// fullName is the name of a topic in the cluster: <app>-<name>-sink in front of a sink outside of Kafka.
+func (t *Topology) fullName(topic string, internal, external bool) string {
 	if internal {
-		return t.RepartitionTopic(topic)
+		return t.name + "-" + shortName(topic, internal, external)
 	}
 	return topic
 }
@@ -117,6 +118,7 @@ func newSubtopology(index int, nodes []*node) *Subtopology {
 		if n.source != nil {
 			sources = append(sources, n)
 			s.Sources = append(s.Sources, *n.source)
+			s.External = n.external
 		}
 		if n.sink != nil {
 			sinks[n] = len(s.Sinks)
@@ -203,7 +205,7 @@ func check(b *Builder, t *Topology) []*Problem {
 
 // checkUse finds outputs that nothing reads: what was meant to happen with the records does not.
 func checkUse(n *node, note func(name, rule, format string, args ...any)) {
-	if n.sink != nil || n.kind == kindAggregate || n.kind == kindProcess || n.kind == kindTable || n.looked {
+	if n.sink != nil || n.external != nil || n.kind == kindAggregate || n.kind == kindProcess || n.kind == kindTable || n.looked {
 		return // their effect is elsewhere
 	}
 	if n.kind == kindDedup && len(n.outputs) > 0 {

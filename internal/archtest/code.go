@@ -12,7 +12,7 @@ var goroutineDirs = []string{"internal/kafka", "internal/web", "internal/daemon"
 // runnerFiles may do so too: those of processor that drive tasks, while the rest of it steps
 // synchronously, and the gate that lets a store close only when no worker is inside.
 var runnerFiles = []string{
-	"processor/app*.go", "processor/assign*.go", "processor/engine*.go", "processor/runner*.go", "processor/worker*.go",
+	"processor/app*.go", "processor/assign*.go", "processor/engine*.go", "processor/external*.go", "processor/runner*.go", "processor/worker*.go",
 	"txlog/store.go",
 }
 

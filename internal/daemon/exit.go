@@ -8,6 +8,7 @@ import (
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/sink"
 	"github.com/streamd/streamd/txlog"
 )
 
@@ -60,6 +61,13 @@ func ExitCode(err error) int {
 	if errors.As(err, &file) {
 		return ExitConfig
 	}
+	var setup *sink.SetupError
+	if errors.As(err, &setup) {
+		if setup.Rights {
+			return ExitNotAllowed
+		}
+		return ExitConfig
+	}
 	// The order matters where an error has several kinds: wrong credentials also make a broker
 	// unreachable, and only the first of the two says what to do.
 	for _, c := range []struct {
@@ -72,7 +80,7 @@ func ExitCode(err error) int {
 			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrOffsets, processor.ErrOrphaned,
 			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, pipeline.ErrUnset, fs.ErrNotExist,
 		}},
-		{ExitTemporary, []error{broker.ErrUnreachable, txlog.ErrLocked, txlog.ErrDiskFull, ErrInUse}},
+		{ExitTemporary, []error{broker.ErrUnreachable, processor.ErrTarget, txlog.ErrLocked, txlog.ErrDiskFull, ErrInUse}},
 	} {
 		for _, kind := range c.kinds {
 			if errors.Is(err, kind) {

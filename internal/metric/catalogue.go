@@ -106,6 +106,11 @@ func Catalogue() []Def {
 		// Output.
 		{Name: "streamd_produced_records_total", Type: Counter, Help: "Records written to output topics in committed transactions.", Labels: []string{"topic"}},
 		{Name: "streamd_produced_bytes_total", Type: Counter, Help: "Key, value and header bytes written to output topics in committed transactions.", Labels: []string{"topic"}},
+		// Sinks outside of Kafka.
+		{Name: "streamd_sink_rows_total", Type: Counter, Help: "Rows written to the target in committed transactions.", Labels: []string{"sink"}},
+		{Name: "streamd_sink_skipped_records_total", Type: Counter, Help: "Records skipped because the target already held their effect.", Labels: []string{"sink"}},
+		{Name: "streamd_sink_write_duration_seconds", Type: Histogram, Help: "Time of one transaction of the target.", Labels: []string{"sink"}, Buckets: commitBuckets()},
+		{Name: "streamd_sink_errors_total", Type: Counter, Help: "Failed claims and writes, by kind: retryable or fatal.", Labels: []string{"sink", "kind"}},
 	}
 }
 

@@ -36,6 +36,15 @@ const (
 	AbortUnknown   AbortReason = "unknown" // the commit's answer was lost, and it turned out as aborted
 )
 
+// SinkError is what became of a failed claim or write of a sink.
+type SinkError string
+
+// The kinds.
+const (
+	SinkRetryable SinkError = "retryable" // tried again
+	SinkFatal     SinkError = "fatal"     // the pipeline stopped
+)
+
 // Phase is a part of a commit.
 type Phase string
 
@@ -67,6 +76,11 @@ type Set struct {
 	restore   *prometheus.HistogramVec
 	lookup    *prometheus.HistogramVec
 	age       *prometheus.HistogramVec
+
+	sinkRows    *prometheus.CounterVec
+	sinkSkipped *prometheus.CounterVec
+	sinkErrors  *prometheus.CounterVec
+	sinkWrite   *prometheus.HistogramVec
 
 	committed prometheus.Counter
 	aborted   prometheus.Counter
@@ -106,6 +120,10 @@ func New(r prometheus.Registerer, pipeline string) (*Set, error) {
 	s.restore = histograms["streamd_restore_duration_seconds"]
 	s.lookup = histograms["streamd_dedup_lookup_duration_seconds"]
 	s.age = histograms["streamd_dedup_duplicate_age_seconds"]
+	s.sinkRows = counters["streamd_sink_rows_total"]
+	s.sinkSkipped = counters["streamd_sink_skipped_records_total"]
+	s.sinkErrors = counters["streamd_sink_errors_total"]
+	s.sinkWrite = histograms["streamd_sink_write_duration_seconds"]
 	s.startChildren()
 	if r == nil {
 		return s, nil
@@ -130,7 +148,8 @@ func newHistogram(d Def, labels prometheus.Labels) *prometheus.HistogramVec {
 // ownCounter says which counters begin with the process. All others come from the snapshot.
 func ownCounter(name string) bool {
 	switch name {
-	case "streamd_rebalances_total", "streamd_transactions_total", "streamd_transaction_aborts_total":
+	case "streamd_rebalances_total", "streamd_transactions_total", "streamd_transaction_aborts_total",
+		"streamd_sink_rows_total", "streamd_sink_skipped_records_total", "streamd_sink_errors_total":
 		return true
 	}
 	return false
@@ -216,4 +235,31 @@ func (s *Set) Lookup(operator, tier string) prometheus.Observer {
 // DuplicateAge returns the observer of the seconds between a duplicate and the first record with its ID.
 func (s *Set) DuplicateAge(operator string) prometheus.Observer {
 	return s.age.WithLabelValues(operator)
+}
+
+// ExpectSinks makes the children of these sinks, so that they show 0 from the start.
+func (s *Set) ExpectSinks(names []string) {
+	for _, name := range names {
+		s.sinkRows.WithLabelValues(name)
+		s.sinkSkipped.WithLabelValues(name)
+		s.sinkWrite.WithLabelValues(name)
+		s.sinkErrors.WithLabelValues(name, string(SinkRetryable))
+		s.sinkErrors.WithLabelValues(name, string(SinkFatal))
+	}
+}
+
+// SinkWrote counts the rows of a written batch and how long it took.
+func (s *Set) SinkWrote(sink string, rows int, d time.Duration) {
+	s.sinkRows.WithLabelValues(sink).Add(float64(rows))
+	s.sinkWrite.WithLabelValues(sink).Observe(d.Seconds())
+}
+
+// SinkSkipped counts records that the target had already.
+func (s *Set) SinkSkipped(sink string, records int) {
+	s.sinkSkipped.WithLabelValues(sink).Add(float64(records))
+}
+
+// SinkFailed counts a failed claim or write.
+func (s *Set) SinkFailed(sink string, kind SinkError) {
+	s.sinkErrors.WithLabelValues(sink, string(kind)).Inc()
 }

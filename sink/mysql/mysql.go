@@ -38,7 +38,7 @@ type Config struct {
 func Open(c Config) (sink.Target, error) {
 	mc, err := mysql.ParseDSN(c.DSN)
 	if err != nil {
-		return nil, fmt.Errorf("mysql: the DSN: %w", err)
+		return nil, errors.New("mysql: the DSN: want user:password@tcp(host:3306)/database") // the cause would show parts of it
 	}
 	mc.ParseTime, mc.Loc = true, time.UTC
 	mc.InterpolateParams = true // one round trip a statement; safe with utf8mb4
