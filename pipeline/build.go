@@ -81,7 +81,7 @@ func (p *plan) scanField() (field string, ok bool) {
 		ids(s.id)
 	}
 	for _, s := range p.steps {
-		if s.value != nil || s.items != nil || s.agg != nil {
+		if s.value != nil || s.items != nil || s.agg != nil || s.into != nil {
 			return "", false
 		}
 		if s.dedup != nil {
@@ -194,6 +194,10 @@ func (p *plan) buildStep(s *stepPlan, streams map[*output]*stream) {
 		}
 		streams[s.outs[0]] = topology.Merge(s.name, in, others...).WithValues(p.values(s.outs[0], nil)).WithKeys(keySerde{s.outs[0].key})
 	case opTo:
+		if s.topic == "" {
+			p.buildInto(s, in)
+			return
+		}
 		p.buildSink(s, in)
 	}
 }

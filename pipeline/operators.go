@@ -505,16 +505,29 @@ func (r *planner) to(s *stepPlan, n *yaml.Node) {
 	if o == nil {
 		return
 	}
-	later := []string{"postgres", "mysql", "redis"}
-	isLater := false
-	for _, name := range later {
-		isLater = isLater || o.get(name) != nil
+	for _, k := range targetKinds() {
+		key, v := o.pair(k.name)
+		switch {
+		case key == nil:
+		case s.into != nil:
+			d.errorf(key, RuleInvalidValue, "a second target: a step of kind to has one")
+		default:
+			if s.into = r.into(s, k, key, v); s.into == nil {
+				s.into = &intoPlan{kind: k} // it is there, whatever is wrong with it
+			}
+		}
 	}
-	o.notYet(later...)
 	if t := o.get("topic"); t != nil {
 		s.topic = d.topic(t, "topic")
-	} else if !isLater {
-		d.errorf(s.node, RuleMissingField, "missing field %q in %s", "topic", o.what)
+	} else if s.into == nil {
+		d.errorf(s.node, RuleMissingField, "missing field %q in %s", "topic", o.what).hint("or a database: %s", quotedList(targetNames()))
+	}
+	if s.into != nil {
+		for _, name := range []string{"topic", "key", "value"} {
+			if key, _ := o.pair(name); key != nil {
+				d.errorf(key, RuleInvalidValue, "%s has no meaning beside %s", name, s.into.kind.name)
+			}
+		}
 	}
 	if k := o.get("key"); k != nil {
 		s.key = r.keyOf(k, "key", s.scope)

@@ -62,6 +62,7 @@ type stepPlan struct {
 	cases  []*expr
 	rest   bool // the last of outs is what no case takes
 	topic  string
+	into   *intoPlan // to: instead of topic
 }
 
 // idPlan is an ID: one expression, or a list of them.
