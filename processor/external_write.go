@@ -104,8 +104,10 @@ func (x *external) reject(r *broker.Record, oe *topology.OperatorError) error {
 			out.Headers = append(out.Headers, record.Header{Key: topology.DefaultIDHeader, Value: id})
 		}
 		if size := outputSize(&out) + batchOverhead; size > target.maxBytes {
-			return &RecordError{Task: x.name, Operator: oe.Operator, Stage: topology.StageProduce, Position: at,
-				Err: fmt.Errorf("its dead letter of about %d bytes is larger than max.message.bytes (%d) of topic %q; it failed with: %w", size, target.maxBytes, target.topic, oe.Err)}
+			return &RecordError{
+				Task: x.name, Operator: oe.Operator, Stage: topology.StageProduce, Position: at,
+				Err: fmt.Errorf("its dead letter of about %d bytes is larger than max.message.bytes (%d) of topic %q; it failed with: %w", size, target.maxBytes, target.topic, oe.Err),
+			}
 		}
 		if err := x.confirm.send(x.hard, out); err != nil {
 			return fmt.Errorf("send a dead letter: %w", err)

@@ -42,6 +42,7 @@ func testSnapshot() Snapshot {
 
 // touch moves everything that a Set counts itself.
 func touch(s *Set) {
+	s.ExpectSinks([]string{"totals"})
 	s.Expect([]string{"totals"}, []string{"unique"})
 	s.Committed(100)
 	s.Aborted(AbortRebalance)
