@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 GO ?= go
 # The build tags of tests that need more than Go (a real Kafka, the model checker) or much time.
-TAGS := kafka,kills,models,planted,prometheus,sinks
+TAGS := kafka,kills,models,page,planted,prometheus,sinks
 ALL := ./...
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/streamd
@@ -27,7 +27,7 @@ build: ## the daemon, as build/streamd
 	$(GO) build -trimpath -o build/streamd ./cmd/streamd
 
 .PHONY: test
-test: tools kafka lint unit models sim synctest kills planted-core prometheus-test sinks-test kafka-test crash ## everything, installing what is missing (about half an hour on 2 cores)
+test: tools kafka lint unit models sim synctest kills planted-core prometheus-test sinks-test page-test kafka-test crash ## everything, installing what is missing (about half an hour on 2 cores)
 
 .PHONY: test-fast
 test-fast: ## what needs nothing but Go, without the race detector
@@ -93,6 +93,10 @@ prometheus-test: ## rules, and a scrape of a process that is killed, with a real
 sinks-test: ## the sinks on real databases, which are killed
 	$(GO) test -tags sinks -timeout 10m -count=1 ./test/sinks/...
 
+.PHONY: page-test
+page-test: ## the page in a real Chromium: axe-core, keyboard, no JavaScript, narrow, dark
+	$(GO) test -tags page -timeout 6m -count=1 ./test/page
+
 .PHONY: soak
 soak: tools kafka ## every layer with its nightly counts, into docs/evidence.md (an hour); LAYERS=L1,L3: some
 	$(GO) run ./test/cmd/evidence $(if $(LAYERS),--only $(LAYERS))
@@ -115,13 +119,14 @@ command -v $(1) > /dev/null || missing="$$missing $(2)"
 endef
 
 .PHONY: tools
-tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus, databases (Debian, Ubuntu)
+tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus, databases, Chromium (Debian, Ubuntu)
 	@missing=""; \
 	$(call need,gcc,gcc libc6-dev); $(call need,spin,spin); \
 	$(call need,java,default-jre-headless); $(call need,mvn,maven); \
 	$(call need,promtool,prometheus); $(call need,prometheus,prometheus); \
 	ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || $(call need,initdb,postgresql); \
 	$(call need,mariadbd,mariadb-server); $(call need,redis-server,redis-server); \
+	$(call need,chromium,chromium fonts-dejavu-core); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	command -v apt-get > /dev/null || { echo "install these, there is no apt-get here:$$missing"; exit 1; }; \
 	sudo=""; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
