@@ -26,6 +26,27 @@ help: ## list the targets
 build: ## the daemon, as build/streamd
 	$(GO) build -trimpath -o build/streamd ./cmd/streamd
 
+# Static, and the same bytes for the same source and Go: no paths, no build ID, no state of the checkout.
+DIST := build/dist
+PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+
+.PHONY: dist
+dist: ## static binaries for PLATFORMS, man pages, completions and checksums, into build/dist; VERSION=v0.1.0
+	rm -rf $(DIST); mkdir -p $(DIST)
+	for p in $(PLATFORMS); do \
+	  os=$${p%/*} arch=$${p#*/}; out=$(DIST)/streamd-$$os-$$arch; if [ $$os = windows ]; then out=$$out.exe; fi; \
+	  CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch $(GO) build -trimpath -buildvcs=false \
+	    -ldflags "-s -w -buildid= -X main.version=$(VERSION)" -o $$out ./cmd/streamd; done
+	cd $(DIST) && sha256sum streamd-* > SHA256SUMS
+	if [ -x $(DIST)/streamd-$$($(GO) env GOHOSTOS)-$$($(GO) env GOHOSTARCH) ]; then \
+	  $(GO) run ./test/cmd/man $(DIST)/streamd-$$($(GO) env GOHOSTOS)-$$($(GO) env GOHOSTARCH) $(DIST); fi
+
+.PHONY: packages
+packages: ## deb and rpm of build/dist, with nfpm on the PATH; VERSION=0.1.0
+	command -v nfpm > /dev/null || { echo "nfpm is not installed: github.com/goreleaser/nfpm"; exit 1; }
+	for arch in amd64 arm64; do for kind in deb rpm; do \
+	  ARCH=$$arch VERSION="$(VERSION)" nfpm package -f deploy/package/nfpm.yaml -p $$kind -t $(DIST)/; done; done
+
 .PHONY: test
 test: tools kafka lint unit models sim synctest kills planted-core prometheus-test sinks-test page-test kafka-test crash ## everything, installing what is missing (about half an hour on 2 cores)
 
