@@ -82,6 +82,9 @@ func Into[K, V any](s *Stream[K, V], name string, keys serde.Serde[K], values se
 	source.external = &External{Name: name, Source: source.name, Target: target, NewRow: func() func(*broker.Record) (sink.Row, error) {
 		return newRow(source, keys, values, row)
 	}}
+	if target != nil {
+		source.ends = sinkClass(target.Class())
+	}
 	source.instantiate = func(c *instance, n *node) any {
 		c.refuse(n, "ends in a sink outside of Kafka, whose tasks have no chain")
 		return func(*broker.Record) error { return nil }
