@@ -379,6 +379,11 @@ func TestTwoInputsOneCut(t *testing.T) {
 				r = rand.New(rand.NewPCG(seed, uint64(10+run)))
 				w.maxFetch = []int{1, 200, 2000}[run-1]
 				w.opts = []Option{WithTransactionLimits(1+r.IntN(40), 0, 0)}
+				w.point = func(name string) { // the first fetch brings nothing of the rows
+					if name == "restore.done" {
+						w.b.ElectLeader(record.TopicPartition{Topic: "echo"})
+					}
+				}
 			}
 			for i, s := range all { // all are there before anybody reads
 				w.sendSample(topics[i], s, i)

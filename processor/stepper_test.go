@@ -28,6 +28,7 @@ type world struct {
 	instance string
 	opts     []Option
 	maxFetch int // bytes that one fetch brings of a partition; 0: plenty
+	point    func(name string)
 }
 
 // totals is the topology of these tests: dedup by header, then a count per key through a repartition.
@@ -69,6 +70,7 @@ func (w *world) live() *Stepper {
 		Cluster: c, Local: w.disk, Instance: w.instance, Now: w.b.Now,
 		Sleep:       func(ctx context.Context, d time.Duration) error { w.b.Advance(d); return ctx.Err() },
 		Incarnation: func() uint64 { w.inc++; return w.inc },
+		Point:       w.point,
 	}, w.opts...)
 	if err != nil {
 		w.t.Fatal(err)
