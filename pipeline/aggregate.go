@@ -49,6 +49,8 @@ type aggregateField struct {
 	name, function string
 	arg            *expr
 	typ            *types.Type // of the argument
+	by             *expr       // first, last: what they go by; nil: the order of arrival
+	byType         *types.Type
 }
 
 // resultType is the type of the field, nil if the function cannot be used on the argument's type.
@@ -93,6 +95,7 @@ type aggregateState struct{ cells []aggregateCell }
 type aggregateCell struct {
 	n   int64         // count, avg
 	val ref.Val       // all but count and count_distinct; nil: nothing yet
+	by  ref.Val       // first and last with by: that of val
 	set []record.Hash // count_distinct, sorted
 }
 
@@ -105,7 +108,9 @@ func (p *aggregatePlan) add(old *aggregateState, r *event) (*aggregateState, err
 	for i := range p.fields {
 		f := &p.fields[i]
 		v, err := f.arg.eval(r)
-		if err == nil {
+		if err == nil && f.by != nil {
+			err = s.cells[i].addBy(f, v, r)
+		} else if err == nil {
 			err = s.cells[i].add(f, v)
 		}
 		if err != nil {
@@ -174,30 +179,111 @@ func (c *aggregateCell) extreme(f *aggregateField, v ref.Val) error {
 		c.val = v
 		return nil
 	}
-	a, b := v, c.val
-	if f.typ.Kind() == types.DynKind {
+	n, err := compareValues(f.typ, v, c.val)
+	if err != nil {
+		return err
+	}
+	if n < 0 && f.function == fnMin || n > 0 && f.function == fnMax {
+		c.val = v
+	}
+	return nil
+}
+
+// compareValues is below, at or above 0 as a comes before, beside or behind b; t is the type that the file knows of both.
+func compareValues(t *types.Type, a, b ref.Val) (int, error) {
+	if t.Kind() == types.DynKind {
 		x, ok := asDecimal(a)
 		y, ok2 := asDecimal(b)
 		switch {
 		case ok && ok2:
 			a, b = x, y
 		case a.Type() != b.Type():
-			return fmt.Errorf("%s cannot be compared with %s", a.Type().TypeName(), b.Type().TypeName())
+			return 0, fmt.Errorf("%s cannot be compared with %s", a.Type().TypeName(), b.Type().TypeName())
 		}
 	}
 	less, ok := a.(traits.Comparer)
 	if !ok {
-		return fmt.Errorf("values of type %s have no order", a.Type().TypeName())
+		return 0, fmt.Errorf("values of type %s have no order", a.Type().TypeName())
 	}
-	switch n := less.Compare(b).(type) {
-	case types.Int:
-		if n < 0 && f.function == fnMin || n > 0 && f.function == fnMax {
-			c.val = v
-		}
+	n, ok := less.Compare(b).(types.Int)
+	if !ok {
+		return 0, fmt.Errorf("%s cannot be compared with %s", a.Type().TypeName(), b.Type().TypeName())
+	}
+	return int(n), nil
+}
+
+// addBy puts a record to first or last that go by an expression: its value counts if its place is before, or not before, that
+// of the value so far. Of equal places the one that came first is the first, and the one that came last the last.
+func (c *aggregateCell) addBy(f *aggregateField, v ref.Val, r *event) error {
+	by, err := f.by.eval(r)
+	if err != nil {
+		return fmt.Errorf("by: %w", err)
+	}
+	if by == types.NullValue {
+		return errors.New("by: the value is null")
+	}
+	return c.place(f, v, by)
+}
+
+// place is addBy with both values.
+func (c *aggregateCell) place(f *aggregateField, v, by ref.Val) error {
+	if c.by == nil {
+		c.val, c.by = v, by
 		return nil
-	default:
-		return fmt.Errorf("%s cannot be compared with %s", a.Type().TypeName(), b.Type().TypeName())
 	}
+	n, err := compareValues(f.byType, by, c.by)
+	if err != nil {
+		return fmt.Errorf("by: %w", err)
+	}
+	if n < 0 && f.function == fnFirst || n >= 0 && f.function == fnLast {
+		c.val, c.by = v, by
+	}
+	return nil
+}
+
+// merge returns the state of the records of both, those of a being the earlier ones: of two sessions that have become one.
+func (p *aggregatePlan) merge(a, b *aggregateState) (*aggregateState, error) {
+	switch {
+	case a == nil:
+		return b, nil
+	case b == nil:
+		return a, nil
+	}
+	s := &aggregateState{cells: slices.Clone(a.cells)}
+	for i := range p.fields {
+		f := &p.fields[i]
+		if err := s.cells[i].merge(f, &b.cells[i]); err != nil {
+			return nil, fmt.Errorf("field %q: %s: %w", f.name, f.function, err)
+		}
+	}
+	return s, nil
+}
+
+func (c *aggregateCell) merge(f *aggregateField, later *aggregateCell) error {
+	c.n += later.n
+	for _, h := range later.set {
+		if err := c.insert(h); err != nil {
+			return err
+		}
+	}
+	switch {
+	case later.val == nil:
+		return nil
+	case c.val == nil:
+		c.val, c.by = later.val, later.by
+		return nil
+	case f.by != nil:
+		return c.place(f, later.val, later.by)
+	}
+	switch f.function {
+	case fnLast:
+		c.val = later.val
+	case fnSum, fnAvg:
+		return c.sum(f, later.val)
+	case fnMin, fnMax:
+		return c.extreme(f, later.val)
+	}
+	return nil
 }
 
 func (c *aggregateCell) distinct(v ref.Val) error {
@@ -205,7 +291,11 @@ func (c *aggregateCell) distinct(v ref.Val) error {
 	if err != nil {
 		return err
 	}
-	h := record.StringID(text).Hash()
+	return c.insert(record.StringID(text).Hash())
+}
+
+// insert puts a value's hash to the set.
+func (c *aggregateCell) insert(h record.Hash) error {
 	i, found := slices.BinarySearchFunc(c.set, h, func(a, b record.Hash) int { return slices.Compare(a[:], b[:]) })
 	if found {
 		return nil
@@ -288,7 +378,7 @@ func (x decimal) divide(n int64) (decimal, error) {
 //	count           varint n
 //	avg             varint n, value
 //	count_distinct  uvarint number of hashes, the hashes
-//	others          value
+//	others          value; of first and last with by: value, value of by
 //
 // where a value is uvarint length+1 and its JSON, or 0 for none.
 const aggregateVersion = 1
@@ -297,7 +387,11 @@ const aggregateVersion = 1
 func (p *aggregatePlan) fingerprint() uint64 {
 	var b strings.Builder
 	for _, f := range p.fields {
-		fmt.Fprintf(&b, "%q %s %s\n", f.name, f.function, typeText(f.typ))
+		fmt.Fprintf(&b, "%q %s %s", f.name, f.function, typeText(f.typ))
+		if f.by != nil {
+			fmt.Fprintf(&b, " by %s", typeText(f.byType))
+		}
+		b.WriteByte('\n')
 	}
 	return xxh3.HashString(b.String())
 }
@@ -335,17 +429,26 @@ func (s aggregateSerde) Append(dst []byte, v recValue) ([]byte, error) {
 		case fnAvg:
 			dst = binary.AppendVarint(dst, c.n)
 		}
-		if c.val == nil {
-			dst = append(dst, 0)
-			continue
+		var err error
+		if dst, err = appendStateValue(dst, c.val); err == nil && f.by != nil {
+			dst, err = appendStateValue(dst, c.by)
 		}
-		text, err := appendJSON(nil, c.val, 0)
 		if err != nil {
 			return nil, fieldError(f.name, err)
 		}
-		dst = append(binary.AppendUvarint(dst, uint64(len(text))+1), text...)
 	}
 	return dst, nil
+}
+
+func appendStateValue(dst []byte, v ref.Val) ([]byte, error) {
+	if v == nil {
+		return append(dst, 0), nil
+	}
+	text, err := appendJSON(nil, v, 0)
+	if err != nil {
+		return nil, err
+	}
+	return append(binary.AppendUvarint(dst, uint64(len(text))+1), text...), nil
 }
 
 // Decode implements serde.Serde.
@@ -375,7 +478,10 @@ func (s aggregateSerde) Decode(b []byte) (recValue, error) {
 		case fnAvg:
 			c.n = r.varint()
 		}
-		c.val = r.value(s.plan.dec, f)
+		c.val = r.value(s.plan.dec, resultType(f.function, f.typ))
+		if f.by != nil {
+			c.by = r.value(s.plan.dec, f.byType)
+		}
 	}
 	if r.bad || len(r.b) != 0 {
 		return recValue{}, errStateCorrupt
@@ -422,7 +528,7 @@ func (r *stateReader) hashes() []record.Hash {
 	return out
 }
 
-func (r *stateReader) value(d *decoder, f *aggregateField) ref.Val {
+func (r *stateReader) value(d *decoder, t *types.Type) ref.Val {
 	n := r.uvarint()
 	if r.bad || n == 0 || n-1 > uint64(len(r.b)) {
 		r.bad = r.bad || n != 0
@@ -433,7 +539,6 @@ func (r *stateReader) value(d *decoder, f *aggregateField) ref.Val {
 	if n > 1 {
 		r.skip(int(n - 1))
 	}
-	t := resultType(f.function, f.typ)
 	v, err := d.root(text, t)
 	if err != nil {
 		r.bad = true

@@ -77,7 +77,7 @@ func (p *plan) scanField() (field string, ok bool) {
 		}
 	}
 	for _, s := range p.sources {
-		ok = ok && take(s.timestamp, false)
+		ok = ok && !s.events && take(s.timestamp, false)
 		ids(s.id)
 	}
 	for _, s := range p.steps {
@@ -115,17 +115,26 @@ func (p *plan) buildSource(b *topology.Builder, s *sourcePlan) *stream {
 	opts := []topology.SourceOption{topology.Name(s.out.name), topology.OnError(s.policy), topology.OnMissingID(s.onMissingID)}
 	switch {
 	case s.id != nil:
-		opts = append(opts, topology.ID(s.id.find))
+		opts = append(opts, topology.ID(p.sourceID(s)))
 	case p.positions:
 		opts = append(opts, topology.IDPosition())
 	}
-	if s.timestamp != nil {
-		opts = append(opts, topology.Timestamp(func(r event) (time.Time, error) {
-			at, err := eventTime(s.timestamp, &r)
-			return at, p.fail(s.out.name, s.out.node.Line, err)
-		}))
+	if at := p.sourceTime(s); at != nil {
+		opts = append(opts, topology.Timestamp(at))
 	}
-	return topology.From(b, s.topic, keySerde{s.out.key}, p.values(s.out, &sourceInfo{topic: s.topic}), opts...)
+	if s.outOfOrderness > 0 {
+		opts = append(opts, topology.OutOfOrderness(s.outOfOrderness))
+	}
+	if s.idleness != nil {
+		opts = append(opts, topology.WithIdleness(*s.idleness))
+	}
+	values := p.values(s.out, &sourceInfo{topic: s.topic})
+	values.events = s.events
+	out := topology.From(b, s.topic, keySerde{s.out.key}, values, opts...)
+	if s.events {
+		return p.opened(s, out)
+	}
+	return out
 }
 
 // eventTime takes a timestamp, or a number of milliseconds since 1970.
@@ -155,7 +164,7 @@ func (p *plan) buildStep(s *stepPlan, streams map[*output]*stream) {
 	name := topology.Name(s.name)
 	switch s.kind {
 	case opDedup:
-		streams[s.outs[0]] = p.buildDedup(s, in)
+		p.buildDedup(s, in, streams)
 	case opFilter:
 		streams[s.outs[0]] = topology.Filter(in, func(r event) (bool, error) {
 			ok, err := holds(s.filter, &r)
@@ -173,7 +182,7 @@ func (p *plan) buildStep(s *stepPlan, streams map[*output]*stream) {
 	case opKeyBy:
 		streams[s.outs[0]] = topology.KeyBy(in, s.name, keySerde{s.key.typ}, s.newKey(p), onError)
 	case opAggregate:
-		streams[s.outs[0]] = p.buildAggregate(s, in)
+		streams[s.outs[0]] = p.buildAggregate(s, in, streams)
 	case opBranch:
 		cases := make([]func(event) (bool, error), len(s.cases))
 		for i, e := range s.cases {
@@ -194,8 +203,13 @@ func (p *plan) buildStep(s *stepPlan, streams map[*output]*stream) {
 		}
 		streams[s.outs[0]] = topology.Merge(s.name, in, others...).WithValues(p.values(s.outs[0], nil)).WithKeys(keySerde{s.outs[0].key})
 	case opTo:
-		if s.topic == "" {
+		switch {
+		case s.into == nil:
+		case s.topic == "":
 			p.buildInto(s, in)
+			return
+		default:
+			p.buildRows(s, in)
 			return
 		}
 		p.buildSink(s, in)
@@ -214,25 +228,6 @@ func holds(e *expr, r *event) (bool, error) {
 		return false, fmt.Errorf("a condition must be true or false, this is %s (give the source a type, and streamd validate finds it)", v.Type().TypeName())
 	}
 	return bool(b), nil
-}
-
-func (p *plan) buildDedup(s *stepPlan, in *stream) *stream {
-	d := s.dedup
-	opts := []topology.DedupOption{
-		topology.ID(d.id.find), topology.SameID(d.id.text()), topology.Retention(d.retention), topology.ExpectedIDs(d.expected), topology.FalsePositiveRate(d.rate),
-		topology.OnConflict(d.onConflict), topology.OnMissingID(d.onMissing), topology.OnTooLate(d.onTooLate), topology.OnDuplicate(d.onDuplicate),
-		topology.OnError(s.policy),
-	}
-	if d.stream {
-		opts = append(opts, topology.ScopeStream())
-	}
-	if d.payload {
-		opts = append(opts, topology.ComparePayload())
-	}
-	if p.keepLogs {
-		opts = append(opts, topology.Always())
-	}
-	return topology.Dedup(in, s.name, opts...)
 }
 
 // text is what the ID is computed by: two steps with the same text find the same ID in the same record.
@@ -340,10 +335,12 @@ func (k *keyPlan) make(d *decoder, r *event) (recKey, error) {
 	return key, nil
 }
 
-func (p *plan) buildAggregate(s *stepPlan, in *stream) *stream {
-	// Records that have this key already, and are in its partition, need not go through a topic.
-	if by := s.key.parts[0]; s.key.list || by.text != varKey || !s.in[0].keyed {
+func (p *plan) buildAggregate(s *stepPlan, in *stream, streams map[*output]*stream) *stream {
+	if !s.direct() {
 		in = topology.KeyBy(in, s.name+"-by", keySerde{s.key.typ}, s.newKey(p), topology.OnError(s.policy))
+	}
+	if s.window != nil {
+		return p.buildWindows(s, in, streams)
 	}
 	serde := aggregateSerde{plan: s.agg, fingerprint: s.agg.fingerprint()}
 	return topology.Aggregate(in, s.name, serde, func(old recValue, r event) (recValue, error) {

@@ -27,38 +27,40 @@ func (s Severity) String() string {
 
 // Rules name the kinds of diagnostics, so that a user can search for one and silence it.
 const (
-	RuleSyntax         = "syntax"         // not YAML, or YAML that cannot be a pipeline
-	RuleTooLarge       = "too-large"      // beyond a limit of the loader
-	RuleUnknownField   = "unknown-field"  //
-	RuleMissingField   = "missing-field"  //
-	RuleDuplicateKey   = "duplicate-key"  //
-	RuleWrongType      = "wrong-type"     // a list where a mapping is expected, and so on
-	RuleInvalidValue   = "invalid-value"  // the right type, but not a value that means something
-	RuleNotAvailable   = "not-available"  // part of the format, not of this version
-	RuleVariable       = "variable"       // a ${...} that cannot be resolved
-	RuleExpression     = "expression"     // CEL
-	RuleUnknownName    = "unknown-name"   // a source, step or type that is not there
-	RuleDuplicateName  = "duplicate-name" //
-	RuleOneOperator    = "one-operator"   // a step with none or several
-	RuleFrom           = "from"           // a step without a clear input
-	RuleSet            = "set"            // --set does not fit the file
-	RuleUnknownRule    = "unknown-rule"   // in a streamd:ignore comment
-	RuleDedupScope     = "dedup-scope"    // the scope of a dedup step is not written down
-	RuleIDTooCoarse    = "id-too-coarse"  // an ID that different records share
-	RuleIDContentHash  = "id-is-content-hash"
-	RuleIDPosition     = "id-is-position" // an ID that only our own re-delivery repeats
-	RuleIDNotAList     = "id-not-a-list"
-	RuleFloatMoney     = "float-money"
-	RuleMissingUnit    = "retention-missing-unit"
-	RuleUnusedSource   = "unused-source"
-	RuleUnusedType     = "unused-type"
-	RuleUnusedStep     = "unused-step"
-	RuleNoDeadLetter   = "no-dead-letter"
-	RuleNoSink         = "no-sink"  // a pipeline that writes nothing
-	RuleTopology       = "topology" // each step is right, together they are not
-	maxShownProblems   = 100
-	maxExcerptRunes    = 160
-	maxSuggestDistance = 2
+	RuleSyntax        = "syntax"         // not YAML, or YAML that cannot be a pipeline
+	RuleTooLarge      = "too-large"      // beyond a limit of the loader
+	RuleUnknownField  = "unknown-field"  //
+	RuleMissingField  = "missing-field"  //
+	RuleDuplicateKey  = "duplicate-key"  //
+	RuleWrongType     = "wrong-type"     // a list where a mapping is expected, and so on
+	RuleInvalidValue  = "invalid-value"  // the right type, but not a value that means something
+	RuleNotAvailable  = "not-available"  // part of the format, not of this version
+	RuleVariable      = "variable"       // a ${...} that cannot be resolved
+	RuleExpression    = "expression"     // CEL
+	RuleUnknownName   = "unknown-name"   // a source, step or type that is not there
+	RuleDuplicateName = "duplicate-name" //
+	RuleOneOperator   = "one-operator"   // a step with none or several
+	RuleFrom          = "from"           // a step without a clear input
+	RuleSet           = "set"            // --set does not fit the file
+	RuleUnknownRule   = "unknown-rule"   // in a streamd:ignore comment
+	RuleDedupScope    = "dedup-scope"    // the scope of a dedup step is not written down
+	RuleIDTooCoarse   = "id-too-coarse"  // an ID that different records share
+	RuleIDContentHash = "id-is-content-hash"
+	RuleIDPosition    = "id-is-position" // an ID that only our own re-delivery repeats
+	RuleIDNotAList    = "id-not-a-list"
+	RuleFloatMoney    = "float-money"
+	RuleMissingUnit   = "retention-missing-unit"
+	RuleUnusedSource  = "unused-source"
+	RuleUnusedType    = "unused-type"
+	RuleUnusedStep    = "unused-step"
+	RuleNoDeadLetter  = "no-dead-letter"
+	// RuleWindowNotWritten: results of windows are written without a word of which window.
+	RuleWindowNotWritten = "window-not-written"
+	RuleNoSink           = "no-sink"  // a pipeline that writes nothing
+	RuleTopology         = "topology" // each step is right, together they are not
+	maxShownProblems     = 100
+	maxExcerptRunes      = 160
+	maxSuggestDistance   = 2
 )
 
 // ruleNames lists every rule, for streamd:ignore.
@@ -67,7 +69,7 @@ func ruleNames() []string {
 		RuleSyntax, RuleTooLarge, RuleUnknownField, RuleMissingField, RuleDuplicateKey, RuleWrongType, RuleInvalidValue,
 		RuleNotAvailable, RuleVariable, RuleExpression, RuleUnknownName, RuleDuplicateName, RuleOneOperator, RuleFrom, RuleSet,
 		RuleUnknownRule, RuleDedupScope, RuleIDTooCoarse, RuleIDContentHash, RuleIDPosition, RuleIDNotAList, RuleFloatMoney,
-		RuleMissingUnit, RuleUnusedSource, RuleUnusedType, RuleUnusedStep, RuleNoDeadLetter, RuleNoSink, RuleTopology,
+		RuleMissingUnit, RuleUnusedSource, RuleUnusedType, RuleUnusedStep, RuleNoDeadLetter, RuleNoSink, RuleTopology, RuleWindowNotWritten,
 	}
 }
 

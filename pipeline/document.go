@@ -33,6 +33,8 @@ type document struct {
 	visited int
 	tooMuch bool // maxNodes was reported
 	unset   bool // a variable has no value, see Options.AllowUnset
+	// finished is called with each mapping that was read; nil: nobody wants to know.
+	finished func(*object)
 }
 
 // parse reads the YAML. It returns false if there is no tree to look at.
@@ -325,6 +327,9 @@ func (o *object) notYet(names ...string) {
 
 // finish reports every field that nobody asked for.
 func (o *object) finish() {
+	if o.d.finished != nil {
+		o.d.finished(o)
+	}
 	for _, m := range o.members {
 		if m.used {
 			continue

@@ -34,6 +34,7 @@ const (
 	varPartition = "partition"
 	varOffset    = "offset"
 	varTimestamp = "timestamp"
+	varWindow    = "window"
 	// Behind the functions record_position() and cloudevent_id(): they read the record, like variables.
 	varPosition   = "@position"
 	varCloudEvent = "@cloudevent"
@@ -84,6 +85,8 @@ func (a *activation) resolve(name string) (ref.Val, error) {
 		return newHeaders(a.r.Headers, a.e.dec), nil
 	case varTimestamp:
 		return types.Timestamp{Time: a.r.Timestamp.UTC()}, nil
+	case varWindow:
+		return windowValue(a.r.Key.window, a.e.dec)
 	case varTopic:
 		if a.r.Value.src == nil {
 			return nil, errors.New("the topic of the record is not known here")
@@ -172,6 +175,7 @@ type compiler struct {
 }
 
 func newCompiler(d *document, structs map[string]*structType) (*compiler, error) {
+	structs[windowTypeName] = newWindowType()
 	p, err := newTypeProvider(structs)
 	if err != nil {
 		return nil, err
@@ -198,10 +202,13 @@ type scope struct {
 	positions  bool // topic, partition and offset are known
 }
 
-// scope makes the scope of a step.
-func (c *compiler) scope(key, value *types.Type, positions bool) *scope {
-	opts := []cel.EnvOption{cel.Variable(varValue, value), cel.Variable(varKey, key)}
-	if positions {
+// scope makes the scope of the steps that read a stream.
+func (c *compiler) scope(in *output) *scope {
+	opts := []cel.EnvOption{cel.Variable(varValue, in.value), cel.Variable(varKey, in.key)}
+	if in.window {
+		opts = append(opts, cel.Variable(varWindow, c.dec.structs[windowTypeName].celType))
+	}
+	if in.positions {
 		opts = append(opts, cel.Variable(varTopic, cel.StringType), cel.Variable(varPartition, cel.IntType),
 			cel.Variable(varOffset, cel.IntType), cel.Variable(varPosition, cel.StringType))
 	}
@@ -210,7 +217,7 @@ func (c *compiler) scope(key, value *types.Type, positions bool) *scope {
 		// The declarations are ours and were made before with other types: this cannot depend on the file.
 		env = c.base
 	}
-	return &scope{env: env, key: key, value: value, positions: positions}
+	return &scope{env: env, key: in.key, value: in.value, positions: in.positions}
 }
 
 // expression reads and compiles an expression. It returns nil after a report, and if a variable in the

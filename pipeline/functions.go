@@ -377,7 +377,9 @@ func (c *compiler) explainName(name string, sc *scope) (string, []string) {
 	switch name {
 	case "now", "random", "env", "uuid":
 		return fmt.Sprintf("there is no %s()", name), []string{"a record that is processed again must give the same result: no clock, no random number, no environment; the record's own time is timestamp"}
-	case "debezium_id", "table", "window", "cluster":
+	case varWindow:
+		return "window is not known here", []string{"it is there behind an aggregate with a window, up to the next repartition topic (key_by, aggregate, scope: stream)"}
+	case "debezium_id", "table", "cluster":
 		return fmt.Sprintf("%q is not available in this version", name), nil
 	case varTopic, varPartition, varOffset, varPosition:
 		what := name

@@ -75,6 +75,19 @@ func (r *planner) lint() {
 		}
 	}
 	r.lintUnused()
+	r.lintInstead()
+	r.lintWindow()
+}
+
+// lintInstead looks for options that say what becomes of records which a step reads all the same.
+func (r *planner) lintInstead() {
+	for _, s := range r.plan.steps {
+		for _, out := range s.outs {
+			if out.used && out.instead != nil {
+				r.d.errorf(out.instead, RuleInvalidValue, "%s has no meaning: a step reads %q", out.instead.Value, out.name)
+			}
+		}
+	}
 }
 
 // lintUnused looks for what nobody reads.
@@ -86,7 +99,7 @@ func (r *planner) lintUnused() {
 			sinks++
 		}
 		for _, out := range s.outs {
-			if out.used || s.name == "" {
+			if out.used || out.optional || s.name == "" {
 				continue
 			}
 			note := d.errorf(out.node, RuleUnusedStep, "nothing reads %q", out.name)
@@ -150,7 +163,7 @@ func (r *planner) tryBuild() {
 
 // nodeOf finds the source or step that an operator was made of.
 func (r *planner) nodeOf(operator string) *yaml.Node {
-	for _, suffix := range []string{"", "-record", "-by", "-repartition", "-by-repartition", "-by-id"} {
+	for _, suffix := range []string{"", "-record", resultSuffix, dataSuffix, "-by", "-repartition", "-by-repartition", "-by-id"} {
 		name, ok := strings.CutSuffix(operator, suffix)
 		if !ok {
 			continue

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"cel.dev/cel-go/common/types"
@@ -158,7 +159,11 @@ func (r *planner) named(n *yaml.Node, what string) *output {
 	if !ok || s.unset {
 		return nil
 	}
-	if out := r.streams[s.text]; out != nil {
+	out := r.streams[s.text]
+	if out == nil {
+		out = r.alias(s.text)
+	}
+	if out != nil {
 		out.used = true
 		return out
 	}
@@ -183,23 +188,27 @@ func (r *planner) named(n *yaml.Node, what string) *output {
 			return nil
 		}
 	}
-	r.d.errorf(n, RuleUnknownName, "%s: no source or earlier step is called %s%s", what, r.d.shown(s), suggest(s.text, names))
+	note := r.d.errorf(n, RuleUnknownName, "%s: no source or earlier step is called %s%s", what, r.d.shown(s), suggest(s.text, names))
+	if base, ok := strings.CutSuffix(s.text, "."+conflictName); ok && r.streams[base+"."+duplicateName] != nil {
+		note.hint("there are conflicts with compare: payload only")
+	}
 	return nil
 }
 
 // operator reads the operator of a step with one input.
 func (r *planner) operator(s *stepPlan, n, nameNode *yaml.Node) {
 	in := s.in[0]
-	s.scope = r.c.scope(in.key, in.value, in.positions)
+	s.scope = r.c.scope(in)
 	out := *in
-	out.name, out.node, out.used = s.name, nameNode, false
+	out.name, out.node, out.used, out.optional, out.instead = s.name, nameNode, false, false, nil
 	switch s.kind {
 	case opDedup:
 		s.dedup = r.dedup(s, n)
 		if s.dedup.stream {
-			out.positions, out.keyed = false, false
+			out.positions, out.keyed, out.window = false, false, false
 			out.key = keyType(in.key)
 		}
+		r.dedupOutputs(s, out)
 	case opFilter:
 		if s.filter = r.c.expression(n, "filter", s.scope); s.filter != nil {
 			r.wantType(n, "filter", s.filter.typ, types.BoolType)
@@ -208,6 +217,7 @@ func (r *planner) operator(s *stepPlan, n, nameNode *yaml.Node) {
 	case opMap:
 		if s.value = r.template(n, "map", s.name+".value", s.scope, 0); s.value != nil {
 			out.value, out.format = s.value.typ, computedFormat(in.format, s.value.typ)
+			out.told = in.told || s.value.uses(varWindow)
 		} else {
 			out.value = types.DynType
 		}
@@ -217,9 +227,12 @@ func (r *planner) operator(s *stepPlan, n, nameNode *yaml.Node) {
 		if s.key = r.keyOf(n, "key_by", s.scope); s.key != nil {
 			out.key = s.key.typ
 		}
-		out.positions, out.keyed = false, true
+		out.positions, out.keyed, out.window = false, true, false
 	case opAggregate:
 		r.aggregate(s, n, &out)
+		if s.window != nil {
+			r.addLate(s, nameNode)
+		}
 	case opBranch:
 		r.branch(s, n, &out)
 		return
@@ -235,7 +248,7 @@ func (r *planner) operator(s *stepPlan, n, nameNode *yaml.Node) {
 		}
 		return
 	}
-	s.outs = []*output{&out}
+	s.outs = append([]*output{&out}, s.outs...)
 	if s.name != "" {
 		r.addStream(&out)
 	}
@@ -289,11 +302,13 @@ func (r *planner) dedup(s *stepPlan, n *yaml.Node) *dedupPlan {
 
 func (r *planner) dedupActions(o *object, p *dedupPlan) {
 	d := r.d
+	p.given = map[string]*yaml.Node{}
 	read := func(name string, allowed ...topology.Action) topology.Action {
-		n := o.get(name)
+		key, n := o.pair(name)
 		if n == nil {
 			return topology.ActionDefault
 		}
+		p.given[name] = key
 		a := d.action(n, name, allowed...)
 		r.deadLetter(n, a == topology.DeadLetter)
 		return a
@@ -341,6 +356,8 @@ func (r *planner) aggregate(s *stepPlan, n *yaml.Node, out *output) {
 			out.key = s.key.typ
 		}
 	}
+	s.window = r.window(o)
+	out.window, out.told = s.window != nil, false
 	plan := &aggregatePlan{dec: r.c.dec}
 	var fields []structField
 	if key, n := o.pair("fields"); n != nil {
@@ -358,12 +375,6 @@ func (r *planner) aggregate(s *stepPlan, n *yaml.Node, out *output) {
 	} else {
 		d.errorf(s.node, RuleMissingField, "missing field %q in %s", "fields", o.what)
 	}
-	if key, n := o.pair("emit"); n != nil {
-		if d.choice(n, "emit", "on_update", "on_close") == "on_close" {
-			d.errorf(key, RuleNotAvailable, "emit: on_close is not available in this version")
-		}
-	}
-	o.notYet("window")
 	o.finish()
 	plan.out = newStructType(s.name+".value", fields)
 	r.plan.structs[plan.out.name] = plan.out
@@ -388,6 +399,7 @@ func (r *planner) aggregateField(s *stepPlan, plan *aggregatePlan, key, n *yaml.
 			count++
 		}
 	}
+	byKey, by := o.pair("by")
 	o.finish()
 	if count != 1 {
 		if count > 1 || len(o.members) == 0 {
@@ -400,6 +412,9 @@ func (r *planner) aggregateField(s *stepPlan, plan *aggregatePlan, key, n *yaml.
 	}
 	r.notePositions(f.arg)
 	f.typ = plainType(f.arg.typ)
+	if by != nil && !r.aggregateBy(s, &f, byKey, by) {
+		return unknown
+	}
 	t := resultType(f.function, f.typ)
 	if t == nil {
 		note := d.errorf(arg, RuleExpression, "%s cannot be used on %s", f.function, typeText(f.typ))
@@ -414,6 +429,23 @@ func (r *planner) aggregateField(s *stepPlan, plan *aggregatePlan, key, n *yaml.
 	}
 	plan.fields = append(plan.fields, f)
 	return structField{key.Value, t}
+}
+
+// aggregateBy reads what first and last go by instead of the order of arrival.
+func (r *planner) aggregateBy(s *stepPlan, f *aggregateField, key, n *yaml.Node) bool {
+	if f.function != fnFirst && f.function != fnLast {
+		r.d.errorf(key, RuleInvalidValue, "by has a meaning with first and last only")
+		return false
+	}
+	if f.by = r.c.expression(n, "by", s.scope); f.by == nil {
+		return false
+	}
+	r.notePositions(f.by)
+	if f.byType = plainType(f.by.typ); resultType(fnMax, f.byType) == nil {
+		r.d.errorf(n, RuleExpression, "by needs values with an order, this is %s", typeText(f.byType))
+		return false
+	}
+	return true
 }
 
 func (r *planner) branch(s *stepPlan, n *yaml.Node, like *output) {
@@ -478,9 +510,11 @@ func (r *planner) merge(s *stepPlan, n, nameNode *yaml.Node) {
 		return
 	}
 	out := *s.in[0]
-	out.name, out.node, out.used = s.name, nameNode, false
+	out.name, out.node, out.used, out.optional, out.instead = s.name, nameNode, false, false, nil
 	for _, in := range s.in[1:] {
 		out.positions = out.positions && in.positions
+		out.window = out.window && in.window
+		out.told = out.told && in.told
 		out.keyed = out.keyed && in.keyed
 		if in.value.TypeName() != out.value.TypeName() || in.value.Kind() == types.ListKind {
 			out.value = types.DynType

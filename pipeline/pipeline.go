@@ -135,7 +135,7 @@ type Pipeline struct {
 // Source is an input of a pipeline.
 type Source struct {
 	Name, Topic string
-	// Format is json, string or bytes.
+	// Format is json, string, bytes or cloudevents.
 	Format string
 	// Start is where a new consumer group starts: "earliest".
 	Start string

@@ -14,12 +14,15 @@ import (
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/topology"
+	"github.com/streamd/streamd/window"
 )
 
 // recKey is a record's key between two steps: its bytes, its value, or both. The zero recKey is the null key.
 type recKey struct {
 	raw []byte
 	val ref.Val
+	// window is the one of which the record is a result; nil: of none, or behind a topic. It is no part of the key's bytes.
+	window *window.Window
 }
 
 // recValue is a record's value between two steps. The zero recValue is null: a tombstone.
@@ -124,6 +127,8 @@ type valueSerde struct {
 	// needed, but that it is JSON.
 	field string
 	raw   bool
+	// events: what the bytes are depends on the record's headers: see sourcePlan.event.
+	events bool
 }
 
 var _ serde.Serde[recValue] = valueSerde{}
@@ -160,6 +165,7 @@ func (s valueSerde) Decode(b []byte) (recValue, error) {
 	}
 	v.raw = b
 	switch {
+	case s.events:
 	case s.format == formatBytes:
 		v.val = types.Bytes(b)
 	case s.format == formatString:

@@ -30,8 +30,13 @@ type output struct {
 	format     string
 	positions  bool // the records' positions and topics are known
 	keyed      bool // the records are in their key's partition, as far as anybody can know
+	window     bool // window.start and window.end are known
+	told       bool // with window: they are in the value already
 	node       *yaml.Node
 	used       bool
+	// A side output need not be used: then instead, an option that may be given, says what becomes of its records.
+	optional bool
+	instead  *yaml.Node // the option's key; nil: not given
 }
 
 type sourcePlan struct {
@@ -42,6 +47,10 @@ type sourcePlan struct {
 	timestamp   *expr
 	policy      topology.Policy
 	start       string
+
+	outOfOrderness time.Duration
+	idleness       *time.Duration // nil: the default
+	events         bool           // the values are CloudEvents
 }
 
 type stepPlan struct {
@@ -59,6 +68,7 @@ type stepPlan struct {
 	items  *expr     // flat_map
 	key    *keyPlan  // key_by, to, aggregate
 	agg    *aggregatePlan
+	window *windowPlan // aggregate; nil: none
 	cases  []*expr
 	rest   bool // the last of outs is what no case takes
 	topic  string
@@ -87,6 +97,9 @@ type dedupPlan struct {
 	payload   bool
 
 	onConflict, onMissing, onTooLate, onDuplicate topology.Action
+	given                                         map[string]*yaml.Node // the keys of those that the file gives
+
+	duplicate, conflict, tooLate *output // side outputs; nil: there are none
 }
 
 // template is a value to be computed: an expression, or an object or list of templates.
@@ -170,8 +183,13 @@ func (r *planner) source(key, n *yaml.Node) {
 	if n := o.need("topic"); n != nil {
 		s.topic = d.topic(n, "topic")
 	}
+	format := formatJSON
 	if n := o.get("format"); n != nil {
-		out.format = r.format(n)
+		if format = r.format(n); format == formatCloudEvents {
+			s.events = true // their data is JSON
+		} else {
+			out.format = format
+		}
 	}
 	switch out.format {
 	case formatString:
@@ -188,7 +206,7 @@ func (r *planner) source(key, n *yaml.Node) {
 			}
 		}
 	}
-	sc := r.c.scope(out.key, out.value, true)
+	sc := r.c.scope(out)
 	if n := o.get("id"); n != nil {
 		s.id = r.id(n, sc)
 	}
@@ -201,6 +219,12 @@ func (r *planner) source(key, n *yaml.Node) {
 			r.wantType(n, "timestamp", s.timestamp.typ, types.TimestampType, types.IntType)
 		}
 	}
+	if n := o.get("out_of_orderness"); n != nil {
+		s.outOfOrderness = d.duration(n, "out_of_orderness")
+	}
+	if n := o.get("idleness"); n != nil {
+		s.idleness = d.idleness(n)
+	}
 	if n := o.get("on_error"); n != nil {
 		s.policy = d.policy(n)
 		r.deadLetter(n, s.policy == topology.PolicyDeadLetter)
@@ -212,21 +236,18 @@ func (r *planner) source(key, n *yaml.Node) {
 		}
 	}
 	o.finish()
-	r.p.Sources = append(r.p.Sources, Source{Name: name, Topic: s.topic, Format: out.format, Start: s.start})
+	r.p.Sources = append(r.p.Sources, Source{Name: name, Topic: s.topic, Format: format, Start: s.start})
 }
 
 func (r *planner) format(n *yaml.Node) string {
-	f := r.d.choice(n, "format", formatJSON, "avro", "protobuf", "cloudevents", "debezium", formatString, formatBytes)
+	f := r.d.choice(n, "format", formatJSON, "avro", "protobuf", formatCloudEvents, "debezium", formatString, formatBytes)
 	switch f {
 	case "":
 		return formatJSON
-	case formatJSON, formatString, formatBytes:
+	case formatJSON, formatString, formatBytes, formatCloudEvents:
 		return f
 	}
-	note := r.d.errorf(n, RuleNotAvailable, "format %q is not available in this version", f)
-	if f == "cloudevents" {
-		note.hint("format: json with cloudevent_id() reads CloudEvents in binary and structured mode")
-	}
+	r.d.errorf(n, RuleNotAvailable, "format %q is not available in this version", f)
 	return formatJSON
 }
 

@@ -1,0 +1,129 @@
+package pipeline
+
+import "github.com/streamd/streamd/sink"
+
+// referenceOfSteps is Reference of the steps.
+func referenceOfSteps() []Section {
+	policy := Field{Name: "on_error", Kind: KindWord, Words: []string{"stop", "dead_letter", "skip"}, Doc: "What becomes of a record that this step cannot handle; default: as `errors` says."}
+	all := []Section{
+		{
+			Name: "step", Doc: "A step has a name, maybe a from, and exactly one operator. The name is that of its state: not to be changed once it has run.",
+			Fields: []Field{
+				{Name: "name", Kind: KindText, Required: true, Doc: "Name of its state, its topics and its metrics."},
+				{Name: "from", Kind: KindText, Doc: "The source or step whose records it gets; default: the step before it. `STEP.CASE` of a branch; `STEP.duplicate`, `STEP.conflict` and `STEP.too_late` of a dedup; `STEP.late` of an aggregate with a window."},
+				policy,
+				{Name: opDedup, Kind: KindSection, Section: opDedup, Doc: "Let the first record of each ID pass."},
+				{Name: opFilter, Kind: KindExpression, Doc: "Let the records pass for which it is true."},
+				{Name: opMap, Kind: KindTemplate, Doc: "Give each record another value."},
+				{Name: opFlatMap, Kind: KindExpression, Doc: "Make a record of each element of a list."},
+				{Name: opKeyBy, Kind: KindKey, Doc: "Give each record another key, and bring records of one key together (through a topic)."},
+				{Name: opAggregate, Kind: KindSection, Section: opAggregate, Doc: "Sum, count and so on, by key, and by window."},
+				{Name: opBranch, Kind: KindSection, Section: opBranch, Doc: "Split by conditions."},
+				{Name: opMerge, Kind: KindNames, Doc: "One stream of several sources or steps."},
+				{Name: opTo, Kind: KindSection, Section: opTo, Doc: "Write."},
+			},
+			OneOf: operatorNames(),
+		},
+		{
+			Name: opDedup, Doc: "Each ID passes once within the retention. The others can be read by `from: STEP.duplicate`, `STEP.conflict` (with compare: payload) and `STEP.too_late`; then the option for them must not be given.",
+			Example: "id: [value.shop, value.bill_id]\nretention: 7d\nexpected_ids: 50M\nscope: partition",
+			Fields: []Field{
+				{Name: "id", Kind: KindKey, Required: true, Doc: "What makes two records the same one. A list keeps its parts apart."},
+				{Name: "retention", Kind: KindDuration, Required: true, Doc: "How long an ID is remembered, in event time; at least 1s. A copy that comes later counts again, or is too late."},
+				{Name: "expected_ids", Kind: KindCount, Default: "1048576", Doc: "Distinct IDs within the retention, for each partition. More cost memory and time, nothing else."},
+				{Name: "false_positive_rate", Kind: KindNumber, Default: "0.001", Doc: "Share of new IDs for which the disk is asked. Speed and memory, never the answer."},
+				{Name: "scope", Kind: KindWord, Words: []string{"partition", "stream"}, Default: "partition", Doc: "partition: copies have the same key, so that they meet. stream: they need not; records go through a topic, by ID."},
+				{Name: "compare", Kind: KindWord, Words: []string{"id", "payload"}, Default: "id", Doc: "payload: the same ID with another value is a conflict instead of a copy."},
+				{Name: "on_conflict", Kind: KindWord, Words: []string{"stop", "dead_letter", "drop"}, Doc: "Default: as on_error."},
+				{Name: "on_missing_id", Kind: KindWord, Words: []string{"stop", "dead_letter", "forward"}, Default: "stop", Doc: "A record whose ID cannot be computed."},
+				{Name: "on_too_late", Kind: KindWord, Words: []string{"dead_letter", "forward", "drop", "stop"}, Doc: "A record older than the oldest ID that is remembered: nobody can say whether it is a copy. Default: dead_letter if there is a topic for them, else stop."},
+				{Name: "on_duplicate", Kind: KindWord, Words: []string{"drop", "forward"}, Default: "drop", Doc: "forward: copies pass, with the header `streamd-duplicate`."},
+			},
+		},
+		{
+			Name: opAggregate, Doc: "One value for each key, or for each key and window. Behind a window `window.start` and `window.end` are known to expressions. Its late records can be read by `from: STEP.late`.",
+			Example: "by: value.page\nwindow: {tumbling: 1m, grace: 30s}\nemit: on_close\nfields:\n  clicks: {count: true}\n  users: {count_distinct: value.user}",
+			Fields: []Field{
+				{Name: "by", Kind: KindKey, Required: true, Doc: "The key."},
+				{Name: "fields", Kind: KindSection, Required: true, Section: "fields", Doc: "The fields of the value."},
+				{Name: "window", Kind: KindSection, Section: "window", Doc: "Windows of event time; default: none, one value for each key for ever."},
+				{Name: "emit", Kind: KindWord, Words: []string{"on_update", "on_close"}, Default: "on_update", Doc: "on_update: the new value with each record. on_close: one value of each window, when it is closed."},
+				{Name: "on_late", Kind: KindWord, Words: []string{"drop", "stop", "dead_letter"}, Default: "drop", Doc: "A record all of whose windows are closed. Dropped ones are counted."},
+			},
+		},
+		{
+			Name: "window", Doc: "How time is cut. A window is closed when event time has reached its end and the grace.",
+			Example: "hopping: {size: 5m, every: 1m}\ngrace: 30s",
+			Fields: []Field{
+				{Name: "tumbling", Kind: KindDuration, Doc: "Windows of this size, one after the other."},
+				{Name: "hopping", Kind: KindSection, Section: "hopping", Doc: "Windows that overlap."},
+				{Name: "sliding", Kind: KindDuration, Doc: "For each record the window of this size that ends with it."},
+				{Name: "session", Kind: KindDuration, Doc: "Windows that grow as long as the next record comes within this time."},
+				{Name: "grace", Kind: KindDuration, Default: "0s", Doc: "How long after its end a window still takes records."},
+			},
+			OneOf: []string{"tumbling", "hopping", "sliding", "session"},
+		},
+		{
+			Name: "hopping", Doc: "Windows that overlap: a record belongs to size/every of them, at most 1440.",
+			Fields: []Field{
+				{Name: "size", Kind: KindDuration, Required: true, Doc: "Their size."},
+				{Name: "every", Kind: KindDuration, Required: true, Doc: "How often one begins."},
+			},
+		},
+		{Name: "fields", Doc: "The fields of an aggregate's value.", Members: &Field{Kind: KindSection, Section: "function", Doc: "A function of the records."}},
+		{
+			Name: "function", Doc: "Exactly one function. A missing or null value is an error of the record, not a zero.",
+			Example: "last: value.amount\nby: value.sequence",
+			Fields: []Field{
+				{Name: fnCount, Kind: KindExpression, Doc: "`true`: all records; a condition: those for which it holds."},
+				{Name: fnSum, Kind: KindExpression, Doc: "Exact for int and decimal."},
+				{Name: fnMin, Kind: KindExpression, Doc: "The lowest."},
+				{Name: fnMax, Kind: KindExpression, Doc: "The highest."},
+				{Name: fnAvg, Kind: KindExpression, Doc: "A decimal, rounded half to even at 10 digits after the point."},
+				{Name: fnFirst, Kind: KindExpression, Doc: "Of the first record, by arrival or by `by`."},
+				{Name: fnLast, Kind: KindExpression, Doc: "Of the last record, by arrival or by `by`."},
+				{Name: fnDistinct, Kind: KindExpression, Doc: "How many different ones; exact up to 1000, one more is an error."},
+				{Name: "by", Kind: KindExpression, Doc: "Of first and last: what decides instead of the order of arrival, such as a sequence number."},
+			},
+			OneOf: aggregateFunctions(),
+		},
+		{Name: opBranch, Doc: "Each record goes to the first case that is true; `otherwise` takes the rest. A step reads one by `from: STEP.CASE`.", Example: "large: value.amount > 1000\nrest: otherwise", Members: &Field{Kind: KindExpression, Doc: "A condition, or otherwise."}},
+		{
+			Name: opTo, Doc: "Where records are written.",
+			Example: "topic: account-totals\nkey: key\nvalue: {account: key, total: value.total}",
+			Fields: []Field{
+				{Name: "topic", Kind: KindText, Doc: "A topic."},
+				{Name: "key", Kind: KindKey, Doc: "Default: the record's."},
+				{Name: "value", Kind: KindTemplate, Doc: "Default: the record's."},
+			},
+		},
+	}
+	to, targets := &all[len(all)-1], []Section(nil)
+	to.OneOf = []string{"topic"}
+	for _, k := range targetKinds() {
+		to.Fields = append(to.Fields, Field{Name: k.name, Kind: KindSection, Section: k.name, Doc: "A table outside of Kafka; key and value have no meaning beside it."})
+		to.OneOf = append(to.OneOf, k.name)
+		targets = append(targets, referenceOfTarget(k))
+	}
+	return append(append(all, targets...), Section{Name: "columns", Doc: "The columns of a table.", Members: &Field{Kind: KindExpression, Doc: "What the column gets."}})
+}
+
+// referenceOfTarget is the section of a table outside of Kafka.
+func referenceOfTarget(k targetKind) Section {
+	s := Section{
+		Name: k.name, Doc: "A table in " + k.name + ".",
+		Fields: []Field{
+			{Name: k.address, Kind: KindText, Required: true, Doc: "Where: " + k.want + ". Best from a file: `${file:/run/secrets/...}`."},
+			{Name: "table", Kind: KindText, Required: true, Doc: "The table."},
+			{Name: "columns", Kind: KindSection, Required: true, Section: "columns", Doc: "What its columns get."},
+			{Name: "primary_key", Kind: KindTexts, Doc: "The columns that name a row: the newest record of a row wins. Default: none, each record is a row of its own."},
+			{Name: "progress", Kind: KindText, Doc: "The table that holds how far the sink has come."},
+		},
+	}
+	if k.classes {
+		s.Fields = append(s.Fields,
+			Field{Name: "class", Kind: KindWord, Words: []string{string(sink.Ledger), string(sink.Idempotent), string(sink.Plain)}, Default: string(sink.Ledger), Doc: "How a record is kept from counting twice; see docs/concepts/sinks.md."},
+			Field{Name: "version", Kind: KindText, Doc: "With class: idempotent, the column that holds a row's version."})
+	}
+	return s
+}
