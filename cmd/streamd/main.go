@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -25,7 +26,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	c := &cli{stdout: stdout, stderr: stderr}
 	root := c.root()
-	root.SetArgs(args)
+	root.SetArgs(asGoDoes(args))
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
@@ -36,6 +37,23 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	report(stderr, cmd.CommandPath(), err)
 	return daemon.ExitCode(err)
+}
+
+// asGoDoes lets test take -run as go test does: by the rules of the other flags that would be -r -u -n.
+func asGoDoes(args []string) []string {
+	if len(args) == 0 || args[0] != "test" {
+		return args
+	}
+	out := slices.Clone(args)
+	for i, a := range out {
+		if a == "--" {
+			break
+		}
+		if a == "-run" || strings.HasPrefix(a, "-run=") {
+			out[i] = "-" + a
+		}
+	}
+	return out
 }
 
 // withSignals returns a context that the first SIGINT or SIGTERM ends. The second one ends the
@@ -66,8 +84,8 @@ func report(w io.Writer, command string, err error) {
 	var usage *daemon.UsageError
 	var file *pipeline.Error
 	switch {
-	case err == nil, errors.Is(err, daemon.ErrInvalid):
-		// What is wrong with a file has been printed by validate.
+	case err == nil, errors.Is(err, daemon.ErrInvalid), errors.Is(err, daemon.ErrTests):
+		// What is wrong has been printed.
 	case errors.As(err, &usage):
 		fmt.Fprintf(w, "streamd: %v\nSee '%s --help'.\n", err, command)
 	case errors.As(err, &file):

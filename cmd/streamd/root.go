@@ -32,7 +32,9 @@ Try it, with nothing but this program:
   streamd demo
 
 Write a pipeline file, check it, look at it, run it:
+  streamd init > pipeline.yaml
   streamd validate pipeline.yaml
+  streamd test pipeline.yaml
   streamd graph pipeline.yaml
   streamd explain pipeline.yaml
   streamd run pipeline.yaml
@@ -44,7 +46,7 @@ Write a pipeline file, check it, look at it, run it:
 		PersistentPreRunE: c.begin,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetCompletionCommandGroupID("write")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &daemon.UsageError{Err: err} })
 	f := root.PersistentFlags()
 	f.StringVar(&c.logLevel, "log-level", "info", "least severe lines to log: debug, info, warn or error")
@@ -59,9 +61,9 @@ Write a pipeline file, check it, look at it, run it:
 		&cobra.Group{ID: "operate", Title: "Operate"})
 	for id, commands := range map[string][]*cobra.Command{
 		"run":     {c.runCommand(), c.demoCommand(), c.devCommand()},
-		"write":   {c.validateCommand(), c.graphCommand(), c.explainCommand()},
+		"write":   {c.initCommand(), c.validateCommand(), c.testCommand(), c.graphCommand(), c.explainCommand(), c.evalCommand(), c.schemaCommand()},
 		"look":    {c.statusCommand(), c.topCommand()},
-		"operate": {c.verifyCommand(), c.soakCommand()},
+		"operate": {c.doctorCommand(), c.verifyCommand(), c.resetCommand(), c.leaveCommand(), c.soakCommand()},
 	} {
 		for _, cmd := range commands {
 			cmd.GroupID = id

@@ -42,6 +42,7 @@ var levels = map[string]int{
 	"internal/worker":     5,
 	"internal/verify":     5,
 	"internal/soak":       5,
+	"internal/operate":    5,
 	"cmd":                 5,
 	"internal/brokertest": testLevel,
 	"internal/archtest":   testLevel,
@@ -54,17 +55,20 @@ var sideways = map[[2]string]bool{
 	{"serde", "record"}:                      true, // a serde sees the headers of the record
 	{"internal/fault", "internal/invariant"}: true,
 	// What the commands do stands beside them, so that cmd holds flags and nothing else.
-	{"cmd", "internal/daemon"}:             true,
-	{"cmd", "internal/demo"}:               true,
-	{"internal/demo", "internal/daemon"}:   true,
-	{"internal/worker", "internal/daemon"}: true,
-	{"internal/demo", "internal/worker"}:   true,
-	{"internal/soak", "internal/worker"}:   true,
-	{"cmd", "internal/verify"}:             true,
-	{"cmd", "internal/soak"}:               true,
-	{"internal/verify", "internal/daemon"}: true,
-	{"internal/soak", "internal/daemon"}:   true,
-	{"internal/soak", "internal/verify"}:   true,
+	{"cmd", "internal/daemon"}:              true,
+	{"cmd", "internal/demo"}:                true,
+	{"internal/demo", "internal/daemon"}:    true,
+	{"internal/worker", "internal/daemon"}:  true,
+	{"internal/demo", "internal/worker"}:    true,
+	{"internal/soak", "internal/worker"}:    true,
+	{"cmd", "internal/verify"}:              true,
+	{"cmd", "internal/soak"}:                true,
+	{"cmd", "internal/operate"}:             true,
+	{"internal/operate", "internal/daemon"}: true,
+	{"internal/operate", "internal/verify"}: true,
+	{"internal/verify", "internal/daemon"}:  true,
+	{"internal/soak", "internal/daemon"}:    true,
+	{"internal/soak", "internal/verify"}:    true,
 }
 
 // stdlibOnly are the packages that everybody shares, so they bring nobody a dependency.
@@ -82,7 +86,7 @@ var soleImporters = []struct {
 	{"github.com/bits-and-blooms/bloom", []string{"dedup"}},
 	// The embedded broker of demo and dev is franz-go's kfake; the engine itself has one client only.
 	// A check of the engine's outcome uses another client than the engine.
-	{"github.com/twmb/franz-go", []string{"internal/embedded", "internal/demo", "internal/verify", "internal/soak", "internal/brokertest", "internal/kafka/faultnet"}},
+	{"github.com/twmb/franz-go", []string{"internal/embedded", "internal/demo", "internal/verify", "internal/soak", "internal/operate", "internal/brokertest", "internal/kafka/faultnet"}},
 }
 
 // testOnly are packages that no shipped code may reach.

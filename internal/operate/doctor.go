@@ -1,0 +1,363 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/topology"
+)
+
+// Severity of a Finding.
+type Severity string
+
+// The severities.
+const (
+	Fine    Severity = "ok"
+	Warning Severity = "warning"
+	Failure Severity = "error"
+)
+
+// Finding is the outcome of one check.
+type Finding struct {
+	Check    string   `json:"check"`
+	Severity Severity `json:"severity"`
+	Message  string   `json:"message"`
+	Remedy   string   `json:"remedy,omitempty"`
+
+	kind error // what it comes to for the exit code; nil: broker.ErrConfig's
+}
+
+// Examination is what Doctor has found.
+type Examination struct {
+	Pipeline string    `json:"pipeline"`
+	Findings []Finding `json:"findings"`
+}
+
+// ErrUnfit: this machine or this cluster cannot run the pipeline. Why has been printed.
+var ErrUnfit = errors.New("the pipeline cannot run here")
+
+// doctor collects findings.
+type doctor struct {
+	*client
+	p    *pipeline.Pipeline
+	topo *topology.Topology
+	out  *Examination
+}
+
+func (d *doctor) note(check string, s Severity, remedy, format string, args ...any) *Finding {
+	d.out.Findings = append(d.out.Findings, Finding{Check: check, Severity: s, Message: fmt.Sprintf(format, args...), Remedy: remedy})
+	return &d.out.Findings[len(d.out.Findings)-1]
+}
+
+// Doctor looks whether a pipeline can run on its cluster, with its state in dir. It changes nothing. The error is for what kept it
+// from looking.
+func Doctor(ctx context.Context, p *pipeline.Pipeline, dir string) (*Examination, error) {
+	topo, err := p.Topology()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", daemon.ErrConfig, err)
+	}
+	c, err := connect(p.Kafka)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	d := &doctor{client: c, p: p, topo: topo, out: &Examination{Pipeline: p.Name}}
+	for _, check := range []func(context.Context) error{d.cluster, d.topics, d.group} {
+		if err := check(ctx); err != nil {
+			return nil, err
+		}
+	}
+	d.disk(dir)
+	return d.out, nil
+}
+
+// cluster looks at the brokers.
+func (d *doctor) cluster(ctx context.Context) error {
+	req := kmsg.NewPtrMetadataRequest()
+	req.Topics = []kmsg.MetadataRequestTopic{}
+	resp, err := req.RequestWith(ctx, d.kgo)
+	if err != nil {
+		return failed("brokers", err)
+	}
+	versions, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, d.kgo)
+	if err != nil {
+		return failed("versions", err)
+	}
+	transactions := "v1"
+	for _, f := range versions.FinalizedFeatures {
+		if f.Name == "transaction.version" && f.MaxVersionLevel >= 2 {
+			transactions = "v2"
+		}
+	}
+	s, remedy := Fine, ""
+	if len(resp.Brokers) < 3 {
+		s, remedy = Warning, "run at least three, with replication factor 3 and min.insync.replicas 2: fine for trying things only"
+	}
+	d.note("kafka", s, remedy, "%d brokers; transactions %s", len(resp.Brokers), transactions)
+	// What the engine's transactions need (KIP-98, KIP-447).
+	for _, api := range []struct {
+		key   kmsg.Key
+		least int16
+	}{{kmsg.InitProducerID, 3}, {kmsg.TxnOffsetCommit, 3}, {kmsg.OffsetFetch, 7}} {
+		i := slices.IndexFunc(versions.ApiKeys, func(k kmsg.ApiVersionsResponseApiKey) bool { return k.ApiKey == int16(api.key) })
+		if i < 0 || versions.ApiKeys[i].MaxVersion < api.least {
+			d.note("kafka", Failure, "use Apache Kafka 2.5 or later", "the brokers do not know %s version %d", api.key.Name(), api.least)
+		}
+	}
+	return nil
+}
+
+// need is what the pipeline does with a topic.
+type need struct {
+	name, use  string
+	operations []kmsg.ACLOperation
+}
+
+// needs lists the topics of the pipeline. Internal ones may be missing: they are made at the start.
+func needs(p *pipeline.Pipeline, topo *topology.Topology) (users, internal []need) {
+	add := func(list *[]need, name, use string, ops ...kmsg.ACLOperation) {
+		for i := range *list {
+			if n := &(*list)[i]; n.name == name {
+				for _, op := range ops {
+					if !slices.Contains(n.operations, op) {
+						n.operations = append(n.operations, op)
+					}
+				}
+				return
+			}
+		}
+		*list = append(*list, need{name, use, ops})
+	}
+	const read, write, describe = kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationDescribe
+	for _, s := range topo.Subtopologies() {
+		for _, x := range s.Sources {
+			if x.Internal {
+				add(&internal, topo.SourceTopic(x), "repartition", read, write, describe)
+			} else {
+				add(&users, x.Topic, "input", read, describe)
+			}
+		}
+		for _, x := range s.Sinks {
+			if !x.Internal {
+				add(&users, topo.SinkTopic(x), "output", write, describe)
+			}
+		}
+		if s.Stateful() {
+			add(&internal, topo.IDLogTopic(s), "ID log", read, write, describe)
+		}
+		for _, st := range s.Stores {
+			add(&internal, topo.StoreTopic(st.Name), "state", read, write, describe)
+		}
+	}
+	if t := p.Errors.DeadLetterTopic; t != "" {
+		add(&users, t, "dead letters", write, describe)
+	}
+	return users, internal
+}
+
+// topics looks at the topics of the pipeline, and at the rights to use them.
+func (d *doctor) topics(ctx context.Context) error {
+	users, internal := needs(d.p, d.topo)
+	req := kmsg.NewPtrMetadataRequest()
+	req.IncludeTopicAuthorizedOperations = true
+	uses := map[string]need{}
+	for _, n := range slices.Concat(users, internal) {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = kmsg.StringPtr(n.name)
+		req.Topics = append(req.Topics, t)
+		uses[n.name] = n
+	}
+	resp, err := req.RequestWith(ctx, d.kgo)
+	if err != nil {
+		return failed("topics", err)
+	}
+	slices.SortFunc(resp.Topics, func(a, b kmsg.MetadataResponseTopic) int { return strings.Compare(*a.Topic, *b.Topic) })
+	there, toMake := []string{}, 0
+	for _, t := range resp.Topics {
+		n := uses[*t.Topic]
+		missing := errors.Is(kerr.ErrorForCode(t.ErrorCode), kerr.UnknownTopicOrPartition)
+		isInternal := slices.ContainsFunc(internal, func(x need) bool { return x.name == n.name })
+		switch err := kerr.ErrorForCode(t.ErrorCode); {
+		case missing && isInternal:
+			toMake++
+		case missing:
+			d.note("topics", Failure, fmt.Sprintf("kafka-topics --create --topic %s --partitions N", n.name), "%s topic %s does not exist", n.use, n.name)
+		case errors.Is(err, kerr.TopicAuthorizationFailed):
+			d.note("acl", Failure, d.aclTopic(n), "%s topic %s may not even be described", n.use, n.name).kind = broker.ErrAuthorization
+		case err != nil:
+			return failed("topic "+n.name, err)
+		default:
+			there = append(there, fmt.Sprintf("%s %d partitions", n.name, len(t.Partitions)))
+			d.rights(n, t.AuthorizedOperations)
+			d.replicas(n, t)
+		}
+	}
+	if len(there) > 0 {
+		d.note("topics", Fine, "", "%s", strings.Join(there, ", "))
+	}
+	if toMake > 0 {
+		d.note("topics", Fine, "", "%d internal topics will be made at the first start", toMake)
+	}
+	return d.retention(ctx, users)
+}
+
+// unknownOperations is what a broker says that does not tell.
+const unknownOperations = -1 << 31
+
+// rights compares what is allowed with what is needed.
+func (d *doctor) rights(n need, allowed int32) {
+	if allowed == unknownOperations {
+		return
+	}
+	for _, op := range n.operations {
+		if allowed&(1<<uint(op)) == 0 {
+			d.note("acl", Failure, d.aclTopic(n), "%s is not allowed on %s topic %s", op, n.use, n.name).kind = broker.ErrAuthorization
+		}
+	}
+}
+
+func (d *doctor) replicas(n need, t kmsg.MetadataResponseTopic) {
+	for _, p := range t.Partitions {
+		if p.Leader < 0 || len(p.ISR) < len(p.Replicas) {
+			d.note("topics", Warning, "look after the brokers", "%s/%d has %d of %d replicas in sync", n.name, p.Partition, len(p.ISR), len(p.Replicas))
+		}
+	}
+}
+
+// retention compares how long inputs are kept with how long IDs are remembered.
+func (d *doctor) retention(ctx context.Context, users []need) error {
+	longest := time.Duration(0)
+	for _, s := range d.topo.Subtopologies() {
+		for _, x := range s.Dedups {
+			if longest == 0 || x.Config.Retention < longest {
+				longest = x.Config.Retention
+			}
+		}
+	}
+	if longest == 0 {
+		return nil
+	}
+	req := kmsg.NewPtrDescribeConfigsRequest()
+	for _, n := range users {
+		if n.use == "input" {
+			r := kmsg.NewDescribeConfigsRequestResource()
+			r.ResourceType, r.ResourceName, r.ConfigNames = kmsg.ConfigResourceTypeTopic, n.name, []string{"retention.ms"}
+			req.Resources = append(req.Resources, r)
+		}
+	}
+	for _, shard := range d.kgo.RequestSharded(ctx, req) {
+		if shard.Err != nil {
+			return failed("configuration of topics", shard.Err)
+		}
+		for _, r := range shard.Resp.(*kmsg.DescribeConfigsResponse).Resources {
+			for _, c := range r.Configs {
+				var ms int64
+				if c.Name != "retention.ms" || c.Value == nil {
+					continue
+				}
+				if _, err := fmt.Sscan(*c.Value, &ms); err != nil {
+					continue
+				}
+				kept := time.Duration(min(ms, int64(1<<62/time.Millisecond))) * time.Millisecond
+				if ms < 0 || kept > longest {
+					d.note("retention", Warning, "raise the retention of the dedup step, or never read the topic from its start again",
+						"%s keeps records for %s, IDs are remembered for %s: reading it again would count records again", r.ResourceName, keptText(ms, kept), longest)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func keptText(ms int64, d time.Duration) string {
+	if ms < 0 {
+		return "ever"
+	}
+	return d.String()
+}
+
+// group looks at the consumer group.
+func (d *doctor) group(ctx context.Context) error {
+	req := kmsg.NewPtrDescribeGroupsRequest()
+	req.Groups, req.IncludeAuthorizedOperations = []string{d.p.Name}, true
+	resp, err := req.RequestWith(ctx, d.kgo)
+	if err != nil {
+		return failed("group", err)
+	}
+	for _, g := range resp.Groups {
+		switch err := kerr.ErrorForCode(g.ErrorCode); {
+		case errors.Is(err, kerr.GroupIDNotFound):
+			d.note("group", Fine, "", "%s is new", d.p.Name)
+		case errors.Is(err, kerr.GroupAuthorizationFailed):
+			d.note("acl", Failure, d.aclGroup(), "group %s may not be used", d.p.Name).kind = broker.ErrAuthorization
+		case err != nil:
+			return failed("group", err)
+		default:
+			if a := g.AuthorizedOperations; a != unknownOperations && a&(1<<uint(kmsg.ACLOperationRead)) == 0 {
+				d.note("acl", Failure, d.aclGroup(), "READ is not allowed on group %s", d.p.Name).kind = broker.ErrAuthorization
+			}
+			d.note("group", Fine, "", "%s has %d members", d.p.Name, len(g.Members))
+		}
+	}
+	return nil
+}
+
+// leastDisk is what a state directory should have left: below it the engine stops reading (ADR 0009).
+const leastDisk = 1 << 30
+
+func (d *doctor) disk(dir string) {
+	free, total, err := daemon.DiskSpace(dir)
+	switch {
+	case err != nil:
+		d.note("disk", Warning, "", "%s: %v", dir, err)
+	case free < leastDisk || free < total/20:
+		d.note("disk", Warning, "make room, or choose another --data-dir", "%s: only %.1f GiB of %.1f GiB free", dir, gib(free), gib(total))
+	default:
+		d.note("disk", Fine, "", "%s: %.1f GiB of %.1f GiB free", dir, gib(free), gib(total))
+	}
+}
+
+func gib(n uint64) float64 { return float64(n) / (1 << 30) }
+
+// Err is what the command ends with.
+func (e *Examination) Err() error {
+	var errs []error
+	for _, f := range e.Findings {
+		if f.Severity == Failure {
+			kind := f.kind
+			if kind == nil {
+				kind = daemon.ErrConfig
+			}
+			errs = append(errs, kind)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrUnfit, errors.Join(errs...))
+}
+
+// Write prints the findings, with what can be done about them.
+func (e *Examination) Write(w io.Writer) error {
+	marks := map[Severity]string{Fine: "✓", Warning: "!", Failure: "✗"}
+	var b strings.Builder
+	for _, f := range e.Findings {
+		fmt.Fprintf(&b, "%s %-10s  %s\n", marks[f.Severity], f.Check, f.Message)
+		if f.Remedy != "" {
+			fmt.Fprintf(&b, "              %s\n", strings.ReplaceAll(f.Remedy, "\n", "\n              "))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
