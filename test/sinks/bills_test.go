@@ -96,10 +96,10 @@ type view struct {
 
 // chaos is what is different between the servers.
 type chaos struct {
-	kind    string // in the pipeline file
-	make    func(context.Context) (*dbenv.Server, error)
-	driver  string
-	admin   string
+	kind   string // in the pipeline file
+	make   func(context.Context) (*dbenv.Server, error)
+	driver string
+	admin  string
 	// snapshot are options of a transaction in which all statements see one moment.
 	snapshot *sql.TxOptions
 }
