@@ -425,8 +425,9 @@ func TestAJoinWaitsForTheOtherInput(t *testing.T) {
 	}
 	echo := record.TopicPartition{Topic: "echo"}
 	long := record.Headers{{Key: "long", Value: make([]byte, 1<<20)}} // no other record of this input comes with it
-	w.b.Append(echo, broker.Record{Key: []byte("a"), Value: []byte{7: 7}, Timestamp: epoch, Headers: long})
-	w.b.Append(echo, broker.Record{Key: []byte("a"), Value: []byte{7: 8}, Timestamp: epoch.Add(time.Millisecond)})
+	for i := range 6 {
+		w.b.Append(echo, broker.Record{Key: []byte("a"), Value: []byte{7: byte(3 + i)}, Timestamp: epoch.Add(time.Duration(i) * time.Millisecond), Headers: long})
+	}
 	s := w.live()
 	var got []string
 	for i := 0; len(got) < n; i++ {
