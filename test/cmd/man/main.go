@@ -38,24 +38,24 @@ func write(ctx context.Context, binary, folder string) error {
 		}
 		return string(out), nil
 	}
-	var pages func(path []string) error
-	pages = func(path []string) error {
+	var pages func(title string, path []string) error
+	pages = func(title string, path []string) error {
 		help, err := say(append(path, "--help")...)
 		if err != nil {
 			return err
 		}
 		name := strings.Join(append([]string{"streamd"}, path...), "-")
-		if err := os.WriteFile(filepath.Join(folder, "man", name+".1"), []byte(page(name, help)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, "man", name+".1"), []byte(page(name, title, help)), 0o644); err != nil {
 			return err
 		}
 		for _, c := range commands(help) {
-			if err := pages(append(path[:len(path):len(path)], c)); err != nil {
+			if err := pages(c.short, append(path[:len(path):len(path)], c.name)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if err := pages(nil); err != nil {
+	if err := pages("process records on Kafka exactly once", nil); err != nil {
 		return err
 	}
 	for _, shell := range []string{"bash", "zsh", "fish"} {
@@ -72,16 +72,19 @@ func write(ctx context.Context, binary, folder string) error {
 
 var (
 	// A section begins with a word at the margin and a line of commands below it: "  run    Run one or more pipelines".
-	commandLine = regexp.MustCompile(`^  ([a-z][a-z-]*)\s{2,}\S`)
+	commandLine = regexp.MustCompile(`^  ([a-z][a-z-]*)\s{2,}(\S.*)`)
 	heading     = regexp.MustCompile(`^[A-Z][A-Za-z ]*:?$`)
 )
 
+// command is one that a help lists.
+type command struct{ name, short string }
+
 // commands are those that a help lists: between the usage and the flags, where the text before the usage may have examples
 // that look alike.
-func commands(help string) []string {
+func commands(help string) []command {
 	_, rest, _ := strings.Cut(help, "\nUsage:\n")
 	rest, _, _ = strings.Cut(rest, "\nFlags:\n")
-	var out []string
+	var out []command
 	inUsage := true
 	for line := range strings.Lines(rest) {
 		line = strings.TrimRight(line, "\n")
@@ -90,17 +93,16 @@ func commands(help string) []string {
 			continue
 		}
 		if m := commandLine.FindStringSubmatch(line); m != nil && !inUsage && m[1] != "help" {
-			out = append(out, m[1])
+			out = append(out, command{m[1], m[2]})
 		}
 	}
 	return out
 }
 
 // page is a man page of a help's text, as it is: without filling, so that examples and tables stay what they are.
-func page(name, help string) string {
-	title, _, _ := strings.Cut(help, "\n")
+func page(name, title, help string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, ".TH %s 1 \"\" streamd\n.SH NAME\n%s \\- %s\n.SH DESCRIPTION\n.nf\n", escape(strings.ToUpper(name)), escape(name), escape(strings.TrimRight(title, ".")))
+	fmt.Fprintf(&b, ".TH %s 1 \"\" streamd\n.SH NAME\n%s \\- %s\n.SH DESCRIPTION\n.nf\n", escape(strings.ToUpper(name)), escape(name), escape(title))
 	for line := range strings.Lines(help) {
 		line = strings.TrimRight(line, "\n")
 		if head, ok := strings.CutSuffix(line, ":"); ok && heading.MatchString(line) {
