@@ -208,13 +208,10 @@ func manyTimers(t *testing.T) *topology.Topology {
 	return topo
 }
 
-// TestHundredThousandTimers: each fires once, none early, though the process dies at 20 moments, and now and then with
+// TestTenThousandTimers: each fires once, none early, though the process dies at 20 moments, and now and then with
 // its disk.
-func TestHundredThousandTimers(t *testing.T) {
-	timers, kills := 100_000, 20
-	if testing.Short() {
-		timers = 10_000
-	}
+func TestTenThousandTimers(t *testing.T) {
+	const timers, kills = 10_000, 20
 	w := newWorld(t, manyTimers(t))
 	r := rand.New(rand.NewPCG(7, 7))
 	sent, killed := 0, 0
