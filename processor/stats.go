@@ -29,6 +29,7 @@ type stats struct {
 	done        uint64            // committed transactions
 	aborts      map[string]uint64
 	lastCommit  time.Time
+	recent      []string          // outcomes of the last keptOutcomes transactions, see TransactionStatus
 	restored    map[string]uint64 // by store
 	rebalanceAt time.Time         // begin of the rebalance under way
 	failed      map[int]string    // by worker: why its last transaction was not committed
@@ -52,6 +53,7 @@ func newStats(now time.Time) *stats {
 func (s *stats) committed(worker int, now time.Time, records int, m *metric.Set) {
 	s.mu.Lock()
 	s.done++
+	s.outcome("")
 	if records > 0 {
 		s.lastCommit = now
 	}
@@ -64,8 +66,20 @@ func (s *stats) committed(worker int, now time.Time, records int, m *metric.Set)
 func (s *stats) aborted(reason string, m *metric.Set) {
 	s.mu.Lock()
 	s.aborts[reason]++
+	s.outcome(reason)
 	s.mu.Unlock()
 	m.Aborted(metric.AbortReason(reason))
+}
+
+// keptOutcomes bounds what is remembered of single transactions.
+const keptOutcomes = 50
+
+// outcome remembers how a transaction ended: why it was aborted, or nothing. mu is held.
+func (s *stats) outcome(aborted string) {
+	if len(s.recent) == keptOutcomes {
+		s.recent = append(s.recent[:0], s.recent[1:]...)
+	}
+	s.recent = append(s.recent, aborted)
 }
 
 // openTxn notes since when a worker has a transaction open at the broker; zero: none.
@@ -168,7 +182,7 @@ func (s *stats) status(topo *topology.Topology) Status {
 	defer s.mu.Unlock()
 	out := Status{
 		Pipeline: topo.Name(), State: s.current(), Reason: s.reason, Instance: s.instance, Started: s.started,
-		Transactions: TransactionStatus{Committed: s.done, Aborted: maps.Clone(s.aborts), LastCommit: s.lastCommit, OldestOpen: s.oldestOpen()},
+		Transactions: TransactionStatus{Committed: s.done, Aborted: maps.Clone(s.aborts), LastCommit: s.lastCommit, OldestOpen: s.oldestOpen(), Recent: slices.Clone(s.recent)},
 	}
 	if out.State == Blocked {
 		out.Reason = s.held()

@@ -105,6 +105,8 @@ type TransactionStatus struct {
 	Aborted    map[string]uint64 `json:"aborted,omitempty"` // by reason
 	LastCommit time.Time         `json:"last_commit"`
 	OldestOpen time.Time         `json:"oldest_open"` // zero: none is open
+	// Recent are the outcomes of the last transactions, oldest first, at most 50: why one was aborted, empty if it was committed.
+	Recent []string `json:"recent,omitempty"`
 }
 
 // RecordErrorStatus is one record that an operator could not handle.
