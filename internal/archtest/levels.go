@@ -37,6 +37,7 @@ var levels = map[string]int{
 	"pipeline":            4,
 	"topologytest":        4,
 	"internal/web":        4,
+	"page":                5,
 	"internal/daemon":     5,
 	"internal/demo":       5,
 	"internal/worker":     5,

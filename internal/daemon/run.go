@@ -169,7 +169,7 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 	}
 	return member{p: p, app: app, dir: dir, web: web.Entry{
 		Name: p.Name, Pipeline: app, Topology: topo.Graph(), Config: settings(p, c, dir),
-		Graph: func(format string) (string, error) { return Draw(topo, format, true) },
+		Graph: func(format string) (string, error) { return Draw(topo, format, true) }, Formats: []string{"text", "mermaid", "dot", "json"},
 	}}, nil
 }
 

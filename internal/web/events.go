@@ -44,8 +44,6 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 	}
 	defer h.streams.Add(-1)
 	c := http.NewResponseController(w)
-	// The server's limits are for short answers. A wrapped writer that cannot change them may also do without.
-	_ = c.SetReadDeadline(time.Time{})
 	head := w.Header()
 	head.Set("Content-Type", "text/event-stream")
 	head.Set("X-Accel-Buffering", "no") // or a proxy keeps the events until it has many
@@ -59,6 +57,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 			h.Logger.Error("an event could not be encoded", "err", err)
 			return
 		}
+		// The server's limit is for short answers. A wrapped writer that cannot change it has its own ideas.
 		_ = c.SetWriteDeadline(time.Now().Add(eventTimeout))
 		if _, err := fmt.Fprintf(w, "id: %d\nevent: status\ndata: %s\n\n", id, data); err != nil {
 			return

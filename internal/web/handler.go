@@ -38,7 +38,8 @@ type Graph func(format string) (string, error)
 type Entry struct {
 	Name     string
 	Pipeline Pipeline
-	Graph    Graph // nil: none
+	Graph    Graph    // nil: none
+	Formats  []string // that Graph knows, as the page links to them
 	// Topology is what the page draws. Without it there is no drawing, and no rate of what comes in.
 	Topology topology.Graph
 	Config   []Setting // shown as it is: it must hold no secret

@@ -15,11 +15,7 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// changing is a pipeline whose status a test sets.
-type changing struct{ s processor.Status }
-
-func (c *changing) Status() processor.Status { return c.s }
-
+// counted is the status of tasks that have counted so much.
 func counted(in, dup uint64, tasks ...string) processor.Status {
 	s := processor.Status{Pipeline: "bills", State: processor.Running}
 	for _, name := range tasks {
@@ -142,7 +138,7 @@ func TestThePageSaysEverything(t *testing.T) {
 	st.Errors = []processor.RecordErrorStatus{{Time: time.Unix(0, 0), Operator: "unique", Stage: "id", Action: "dead_letter", Position: "bills.raw/1@7", Error: "<script>alert(1)</script>" + strings.Repeat("x", 1000)}}
 	h := handlerOf(t, Entry{
 		Name: "bills", Pipeline: fake{st}, Topology: graph(), Config: []Setting{{"brokers", "k:9092"}},
-		Graph: func(string) (string, error) { return "", nil },
+		Graph: func(string) (string, error) { return "", nil }, Formats: []string{"mermaid"},
 	})
 	page := get(h, "/").Body.String()
 	for _, want := range []string{

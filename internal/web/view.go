@@ -192,7 +192,7 @@ func (h *Handler) pipelineView(now time.Time, e Entry, s *series, r request) *pi
 	}
 	p.Graphs = graphs(e.Topology, v.live, details, r.stepLink, r.step)
 	if e.Graph != nil {
-		p.Formats = []string{"text", "mermaid", "dot", "json"}
+		p.Formats = e.Formats
 	}
 	for _, o := range st.Operators {
 		if o.Name == r.step {
