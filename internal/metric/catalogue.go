@@ -70,6 +70,7 @@ func Catalogue() []Def {
 		{Name: "streamd_operator_records_in_total", Type: Counter, Help: "Records that entered the operator.", Labels: []string{"operator"}},
 		{Name: "streamd_operator_records_out_total", Type: Counter, Help: "Records that the operator forwarded.", Labels: []string{"operator"}},
 		{Name: "streamd_operator_dropped_records_total", Type: Counter, Help: "Records dropped without an error, by reason.", Labels: []string{"operator", "reason"}},
+		{Name: "streamd_operator_timers_fired_total", Type: Counter, Help: "Timers of the operator that have fired.", Labels: []string{"operator"}},
 		{Name: "streamd_operator_errors_total", Type: Counter, Help: "Records that failed, by stage and by what was done about it.", Labels: []string{"operator", "stage", "action"}},
 		{Name: "streamd_dead_letter_records_total", Type: Counter, Help: "Records sent to the dead letter topic, by the stage that failed.", Labels: []string{"operator", "stage"}},
 		// Dedup.

@@ -182,6 +182,8 @@ func (b *batch) counter(operator, kind string, v uint64) {
 		if action == "dead_letter" {
 			b.count("streamd_dead_letter_records_total", v, operator, stage)
 		}
+	case "timers":
+		b.count("streamd_operator_timers_fired_total", v, operator)
 	case "dedup":
 		b.dedupCounter(operator, rest, v)
 	}

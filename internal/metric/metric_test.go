@@ -34,7 +34,7 @@ func testSnapshot() Snapshot {
 				"in": 10, "out": 6, "dedup/checked": 9, "dedup/dup_committed": 2, "dedup/dup_open": 1, "dedup/missing/forward": 1,
 				"dedup/bloom/negative": 5, "dedup/bloom/true_positive": 2, "dedup/bloom/false_positive": 1, "a kind of the future": 5,
 			}, Dedup: &Dedup{IDs: 6, Retention: time.Hour, Oldest: time.Unix(1500, 0), BloomBytes: 64, BloomFill: .25, FalsePositiveRatio: .001, Expired: 4, Rebuilds: map[string]uint64{"start": 1}}},
-			{Name: "totals", Kind: "aggregate", Counters: map[string]uint64{"in": 6, "out": 6}},
+			{Name: "totals", Kind: "aggregate", Counters: map[string]uint64{"in": 6, "out": 6, "timers/fired": 2}},
 		},
 		Stores: []Store{{Name: "totals", LSM: 100, ValueLog: 20, WrittenRecords: 6, WrittenBytes: 60, RestoredRecords: 2, RestoreRemaining: -1}},
 	}
