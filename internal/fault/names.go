@@ -41,3 +41,17 @@ func Names() []string {
 		"revoke.done",
 	}
 }
+
+// SinkNames returns the points of a task that writes to a target outside of Kafka. They are apart since not
+// every application has one.
+func SinkNames() []string {
+	return []string{
+		"sink.claimed",     // the partition is claimed, nothing was written
+		"sink.write",       // a batch is about to be written
+		"sink.written",     // the target has it
+		"sink.dead_letter", // what the target refused is about to be set aside
+	}
+}
+
+// all are the points of a table, in its order.
+func all() []string { return append(Names(), SinkNames()...) }

@@ -44,7 +44,7 @@ type row struct{ hits, at, action, fired *uint64 }
 
 // OpenTable maps a table's file, which is made if it is missing. The mapping lasts until Close.
 func OpenTable(path string) (*Table, error) {
-	names := Names()
+	names := all()
 	size := len(names) * rowBytes
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
