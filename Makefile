@@ -57,7 +57,7 @@ test-fast: ## what needs nothing but Go, without the race detector
 
 .PHONY: unit
 unit: ## every test that needs nothing but Go and a C compiler, under the race detector
-	$(GO) test -race -timeout 10m $$($(GO) list $(ALL) | grep -v -e /test/sim$$ -e /test/synctest$$)
+	$(GO) test -race -timeout 20m $$($(GO) list $(ALL) | grep -v -e /test/sim$$ -e /test/synctest$$)
 	$(GO) test -race -timeout 10m -short ./test/sim
 
 .PHONY: lint
