@@ -21,7 +21,7 @@
 // Virtual time moves when every goroutine of the bubble waits for something of the bubble. One that waits
 // for a mutex does not count, and sarama holds one per connection from a request until its answer, so that
 // a heartbeat behind a JoinGroup would wait for ever. Therefore the tests are compiled a second time, with
-// tag bubble, against a copy of sarama whose locks can be waited for (lock_test.go, docs/adr/0011), and run
+// tag bubble, against a copy of sarama whose locks can be waited for (lock_test.go, docs/adr/0015), and run
 // there. Besides: every broker is made inside the bubble, on an in-memory network; sarama's metrics are off
 // (their goroutine never ends); a run whose goroutines spin hangs, which a watchdog on real time tells.
 package synctest
