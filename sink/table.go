@@ -147,7 +147,7 @@ func (c Column) check(v any) error {
 	case !ok:
 		return fmt.Errorf("column %q: a %T, want the Go type of %s", c.Name, v, c.Kind)
 	case !valid:
-		return fmt.Errorf("column %q: %q is no valid %s", c.Name, v, c.Kind)
+		return fmt.Errorf("column %q: no valid %s", c.Name, c.Kind) // without the value: errors are shown to more people than records
 	}
 	return nil
 }

@@ -113,8 +113,8 @@ func upsert(key, columns []string, _, version string) string {
 // faults are the server's error numbers that mean more than "try again".
 func faults() map[sqldb.Fault][]uint16 {
 	return map[sqldb.Fault][]uint16{
-		// null, duplicate, foreign keys, no default, range, truncated, wrong value, too long, JSON, CHECK (3819, MariaDB 4025)
-		sqldb.FaultRow:      {1048, 1062, 1216, 1217, 1451, 1452, 1364, 1264, 1265, 1292, 1366, 1406, 1411, 3140, 3819, 4025},
+		// null, duplicate, a trigger's SIGNAL, foreign keys, no default, range, truncated, wrong value, too long, JSON, CHECK (3819, MariaDB 4025)
+		sqldb.FaultRow:      {1048, 1062, 1644, 1216, 1217, 1451, 1452, 1364, 1264, 1265, 1292, 1366, 1406, 1411, 3140, 3819, 4025},
 		sqldb.FaultSetup:    {1049, 1051, 1054, 1064, 1072, 1136, 1146, 1305},
 		sqldb.FaultRights:   {1044, 1045, 1142, 1143, 1227, 1370, 1698},
 		sqldb.FaultReadOnly: {1290, 1792, 1836, 3989},
@@ -147,7 +147,8 @@ func columns(ctx context.Context, db sqldb.Querier, table string) (map[string]sq
 	schema, name := split(table)
 	rows, err := db.QueryContext(ctx, `
 		SELECT column_name, data_type, is_nullable = 'YES',
-		       column_default IS NOT NULL OR extra LIKE '%auto_increment%' OR extra LIKE '%GENERATED%'
+		       column_default IS NOT NULL OR extra LIKE '%auto_increment%' OR extra LIKE '%GENERATED%',
+		       CASE data_type WHEN 'decimal' THEN numeric_scale END
 		FROM information_schema.columns WHERE table_schema = COALESCE(?, DATABASE()) AND table_name = ?`, schema, name)
 	return sqldb.ScanColumns(rows, err)
 }
@@ -164,7 +165,7 @@ func fits(k sink.Kind, c sqldb.DBColumn) bool {
 	types := map[sink.Kind][]string{
 		sink.Text:      {"varchar", "char", "text", "tinytext", "mediumtext", "longtext", "enum", "uuid"},
 		sink.Integer:   {"bigint", "int", "mediumint", "smallint", "tinyint", "decimal"},
-		sink.Float:     {"double", "float"},
+		sink.Float:     {"double"},
 		sink.Decimal:   {"decimal"},
 		sink.Bool:      {"tinyint", "boolean"},
 		sink.Timestamp: {"datetime", "timestamp"},

@@ -84,10 +84,17 @@ func dialect() *sqldb.Dialect {
 	}
 }
 
+// encodeFailed is how the driver says that a value does not fit the column's type. It has no type for this error; in a
+// COPY the server sends its text back.
+const encodeFailed = "unable to encode "
+
 // classify goes by the class of the SQLSTATE (PostgreSQL manual, appendix A).
 func classify(err error) sqldb.Fault {
 	var e *pgconn.PgError
-	if !errors.As(err, &e) || len(e.Code) < 2 {
+	switch {
+	case strings.Contains(err.Error(), encodeFailed):
+		return sqldb.FaultRow
+	case !errors.As(err, &e) || len(e.Code) < 2:
 		return sqldb.FaultTemporary
 	}
 	switch e.Code {
@@ -97,9 +104,11 @@ func classify(err error) sqldb.Fault {
 		return sqldb.FaultReadOnly
 	case "55P03":
 		return sqldb.FaultLocked
+	case "P0001", "54000": // a trigger's RAISE EXCEPTION; a value too large for an index
+		return sqldb.FaultRow
 	}
 	switch e.Code[:2] {
-	case "22", "23":
+	case "21", "22", "23": // 21: two keys of one statement that the column's collation holds for one
 		return sqldb.FaultRow
 	case "28":
 		return sqldb.FaultRights
@@ -113,7 +122,8 @@ func classify(err error) sqldb.Fault {
 func columns(ctx context.Context, db sqldb.Querier, table string) (map[string]sqldb.DBColumn, error) {
 	rows, err := db.QueryContext(ctx, `
 		SELECT a.attname, CASE t.typtype WHEN 'e' THEN 'enum' ELSE format_type(COALESCE(NULLIF(t.typbasetype, 0), t.oid), NULL) END,
-		       NOT (a.attnotnull OR t.typnotnull), a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL
+		       NOT (a.attnotnull OR t.typnotnull), a.atthasdef OR a.attidentity <> '' OR t.typdefault IS NOT NULL,
+		       CASE WHEN COALESCE(NULLIF(t.typbasetype, 0), t.oid) = 'numeric'::regtype AND a.atttypmod >= 4 THEN (((a.atttypmod - 4) & 2047) # 1024) - 1024 END
 		FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
 		WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped`, regclass(table))
 	return sqldb.ScanColumns(rows, err)
@@ -137,12 +147,12 @@ func unique(ctx context.Context, db sqldb.Querier, table string, key []string) (
 }
 
 // fits lets a value into a type that can hold all or part of its range: what does not fit then is an error of
-// the row, never a silent cut.
+// the row, never a silent cut. So not into real, which makes 1e300 infinite.
 func fits(k sink.Kind, c sqldb.DBColumn) bool {
 	types := map[sink.Kind][]string{
 		sink.Text:      {"text", "character varying", "character", "citext", "uuid", "enum"},
 		sink.Integer:   {"bigint", "integer", "smallint", "numeric"},
-		sink.Float:     {"double precision", "real"},
+		sink.Float:     {"double precision"},
 		sink.Decimal:   {"numeric"},
 		sink.Bool:      {"boolean"},
 		sink.Timestamp: {"timestamp with time zone", "timestamp without time zone"},

@@ -51,6 +51,14 @@ func Open(c Config) (sink.Target, error) {
 	}
 	// A command whose answer is missing must not be sent again behind our back.
 	o.MaxRetries = -1
+	// Timeout is the bound, and not the client's own of a few seconds.
+	o.ContextTimeoutEnabled = true
+	if o.ReadTimeout == 0 {
+		o.ReadTimeout = -1
+	}
+	if o.WriteTimeout == 0 {
+		o.WriteTimeout = -1
+	}
 	return &target{c: redis.NewClient(o), cfg: c, keyAt: c.Table.KeyColumns()}, nil
 }
 
@@ -78,6 +86,12 @@ func (t *target) Check(ctx context.Context) error {
 	}
 	if fields["role"] == "slave" {
 		return &sink.SetupError{Err: errors.New("redis: this server is a replica"), Remedy: "connect to the primary"}
+	}
+	if policy := fields["maxmemory_policy"]; fields["maxmemory"] != "0" && strings.HasPrefix(policy, "allkeys-") {
+		return &sink.SetupError{
+			Err:    fmt.Errorf("redis: with maxmemory-policy %s this server forgets rows, and how far they go, when its memory is full", policy),
+			Remedy: "set it to noeviction",
+		}
 	}
 	if len(t.keyAt) == 0 {
 		kind, err := t.c.Type(ctx, t.cfg.Table.Name).Result()

@@ -227,3 +227,65 @@ func idempotent(t *testing.T, s *suite) {
 		t.Error("an idempotent sink without a key was accepted")
 	}
 }
+
+// narrow: a value that is too large for its column, or too exact, is the row's fault. It is neither cut nor tried again
+// for ever; one or many, since many may be copied.
+func narrow(t *testing.T, s *suite) {
+	columns := []sink.Column{{Name: "n", Kind: sink.Integer}, {Name: "d", Kind: sink.Decimal}}
+	table := s.table(t, columns[:1], nil, "d "+s.Type(sink.Decimal))
+	if s.Narrow() != "" {
+		s.n++
+		table.Name = fmt.Sprintf("narrow%d", s.n)
+		s.exec(t, "CREATE TABLE "+table.Name+" (n "+s.Narrow()+", d "+s.Type(sink.Decimal)+")")
+	}
+	table.Columns = columns
+	w := claim(t, s.open(t, Spec{Table: table}), partition())
+	many := func(count int, n int64, d string) sink.Batch {
+		b := sink.Batch{Next: record.Offset(count)}
+		for i := range count {
+			b.Rows = append(b.Rows, sink.Row{Offset: record.Offset(i), Values: []any{n, d}})
+		}
+		return b
+	}
+	var row *sink.RowError
+	if s.Narrow() != "" {
+		for _, count := range []int{1, 60} {
+			if err := w.Write(t.Context(), many(count, 1<<40, "1")); !errors.As(err, &row) {
+				t.Errorf("%d numbers of 41 bits in a column of 16: %v, want a RowError", count, err)
+			}
+		}
+	}
+	if strings.Contains(s.Type(sink.Decimal), "2)") {
+		if err := w.Write(t.Context(), many(1, 1, "12.345")); !errors.As(err, &row) {
+			t.Errorf("12.345 in a column with two digits: %v, want a RowError", err)
+		}
+	}
+	write(t, w, many(1, 7, "12.3400"))
+	rows, err := s.Rows(t.Context(), table)
+	if err != nil || len(rows) != 1 || rows[0][0] != "7" || !strings.HasPrefix(rows[0][1], "12.34") {
+		t.Errorf("rows %v, %v", rows, err)
+	}
+}
+
+// decimalKeys: 1.0 and 1.00 are one key for the database, and their changes keep their order.
+func decimalKeys(t *testing.T, s *suite) {
+	table := s.table(t, []sink.Column{{Name: "d", Kind: sink.Decimal}, {Name: "v", Kind: sink.Text}}, []string{"d"})
+	w := claim(t, s.open(t, Spec{Table: table}), partition())
+	put := func(d, v string) sink.Row { return sink.Row{Values: []any{d, v}} }
+	gone := sink.Row{Values: []any{"1.00", nil}, Delete: true}
+	write(t, w, sink.Batch{Rows: []sink.Row{put("1.0", "a"), gone}, Next: 2})
+	s.same(t, table, nil)
+	var row *sink.RowError
+	err := w.Write(t.Context(), sink.Batch{Rows: []sink.Row{put("1.0", "a"), put("1.00", "b")}, First: 2, Next: 4})
+	switch {
+	case errors.As(err, &row) && row.Index < 0: // halved by whoever writes
+		write(t, w, sink.Batch{Rows: []sink.Row{put("1.0", "a")}, First: 2, Next: 3})
+		write(t, w, sink.Batch{Rows: []sink.Row{put("1.00", "b")}, First: 3, Next: 4})
+	case err != nil:
+		t.Fatalf("two spellings of one key: %v, want none or a RowError that leaves the row open", err)
+	}
+	rows, err := s.Rows(t.Context(), table)
+	if err != nil || len(rows) != 1 || rows[0][1] != "b" {
+		t.Errorf("rows %v, %v", rows, err)
+	}
+}

@@ -36,6 +36,8 @@ type Harness interface {
 	Exec(ctx context.Context, statement string) error
 	// Type is the database's type for a kind.
 	Type(k sink.Kind) string
+	// Narrow is the database's type for integers of 16 bits, empty if it has none.
+	Narrow() string
 	// Rows returns all rows of a table in the order of its first column, each value as text: a timestamp
 	// as 2006-01-02T15:04:05.000000Z, a bool as true or false, bytes in hex, NULL as "NULL".
 	Rows(ctx context.Context, table sink.Table) ([][]string, error)
@@ -44,6 +46,10 @@ type Harness interface {
 	Start(ctx context.Context) error
 	// Reader makes a user with a password that may read but not write the tables.
 	Reader(ctx context.Context, user, password string) error
+	// Appender makes a user with exactly the rights that a ledger needs to append to a table without a key.
+	Appender(ctx context.Context, user, password string, table sink.Table) error
+	// Rewind puts the progress of a partition back, as a fail-over does that loses the last commits.
+	Rewind(ctx context.Context, p sink.Partition, next record.Offset) error
 	// ReadOnly switches the server, or what else is there, between reading only and not. False: there is
 	// no such thing here.
 	ReadOnly(ctx context.Context, user, password string, on bool) (bool, error)
@@ -68,11 +74,15 @@ func Run(t *testing.T, h Harness) {
 		{"Upsert", false, upsert},
 		{"Progress", false, progress},
 		{"Fenced", false, fenced},
+		{"CommitsLost", false, commitsLost},
 		{"TopicMadeAnew", false, topicMadeAnew},
 		{"RowRefused", false, rowRefused},
+		{"Narrow", false, narrow},
+		{"DecimalKeys", false, decimalKeys},
 		{"Idempotent", false, idempotent},
 		{"Setup", false, setup},
 		{"Rights", true, rights},
+		{"Appender", true, appender},
 		{"CommitLost", true, commitLost},
 		{"CommitAnswerLost", true, commitAnswerLost},
 		{"Zombie", true, zombie},

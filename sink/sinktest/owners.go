@@ -137,3 +137,24 @@ func serverKilled(t *testing.T, s *suite) {
 		t.Error("nothing was written between the kills")
 	}
 }
+
+// commitsLost: between two batches the server has gone back, and the connection did not notice. The next batch must not cover
+// the gap: what was lost is written again.
+func commitsLost(t *testing.T, s *suite) {
+	table := s.table(t, counted(), []string{"n"})
+	p := partition()
+	target := s.open(t, Spec{Table: table})
+	w := claim(t, target, p)
+	write(t, w, batch(0, 5, "x"))
+	write(t, w, batch(5, 10, "x"))
+	if err := s.Rewind(t.Context(), p, 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write(t.Context(), batch(10, 15, "x")); err == nil || errors.Is(err, sink.ErrFenced) {
+		t.Fatalf("a batch over a gap: %v, want an error that asks for a new claim", err)
+	}
+	w = claim(t, target, p)
+	next(t, w, 5)
+	write(t, w, batch(5, 15, "x"))
+	s.holds(t, table, 15, always("x"))
+}

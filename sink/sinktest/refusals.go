@@ -106,3 +106,17 @@ func rights(t *testing.T, s *suite) {
 		t.Errorf("a server that is down: %v", err)
 	}
 }
+
+// appender: the rights that the remedy names are enough.
+func appender(t *testing.T, s *suite) {
+	const user, password = "sink_appender", "another-word"
+	table := s.table(t, counted(), nil)
+	s.open(t, Spec{Table: table}) // makes the progress table
+	if err := s.Appender(t.Context(), user, password, table); err != nil {
+		t.Fatal(err)
+	}
+	w := claim(t, s.open(t, Spec{Table: table, User: user, Password: password}), partition())
+	write(t, w, batch(0, 1, "x"))
+	write(t, w, batch(1, 40, "x"))
+	s.holds(t, table, 40, always("x"))
+}

@@ -105,7 +105,7 @@ func classify(err error) sqldb.Fault {
 }
 
 func columns(ctx context.Context, db sqldb.Querier, table string) (map[string]sqldb.DBColumn, error) {
-	rows, err := db.QueryContext(ctx, `SELECT name, type, "notnull" = 0, dflt_value IS NOT NULL OR (pk > 0 AND lower(type) = 'integer') FROM pragma_table_info(?)`, table)
+	rows, err := db.QueryContext(ctx, `SELECT name, type, "notnull" = 0, dflt_value IS NOT NULL OR (pk > 0 AND lower(type) = 'integer'), NULL FROM pragma_table_info(?)`, table)
 	return sqldb.ScanColumns(rows, err)
 }
 

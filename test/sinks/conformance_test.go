@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/sink"
 	"github.com/streamd/streamd/sink/mysql"
 	"github.com/streamd/streamd/sink/postgres"
@@ -25,11 +26,15 @@ const database = "bills"
 
 // harness is sinktest's view of an SQL server.
 type harness struct {
-	server *dbenv.Server // nil: SQLite
-	db     *sql.DB
-	open   func(s sinktest.Spec) (sink.Target, error)
-	types  map[sink.Kind]string
-	reader func(user, password string) []string
+	server  *dbenv.Server // nil: SQLite
+	db      *sql.DB
+	open    func(s sinktest.Spec) (sink.Target, error)
+	types   map[sink.Kind]string
+	leftOut map[string]string
+	narrow  string
+	reader  func(user, password string) []string
+	// appender are the statements that make a user who may only append.
+	appender func(user, password, table string) []string
 	// readOnly are the statements that switch it on and off.
 	readOnly func(user string) (on, off []string)
 }
@@ -45,7 +50,8 @@ func (h *harness) Address() string {
 
 // Commit is the statement, and not a column or an isolation level.
 func (h *harness) Commit() string             { return `(?i)\bcommit\b` }
-func (h *harness) LeftOut() map[string]string { return nil }
+func (h *harness) LeftOut() map[string]string { return h.leftOut }
+func (h *harness) Narrow() string             { return h.narrow }
 
 func (h *harness) Exec(ctx context.Context, statement string) error {
 	_, err := h.db.ExecContext(ctx, statement)
@@ -58,6 +64,14 @@ func (h *harness) Start(ctx context.Context) error { return h.server.Start(ctx) 
 
 func (h *harness) Reader(ctx context.Context, user, password string) error {
 	return h.all(ctx, h.reader(user, password))
+}
+
+func (h *harness) Appender(ctx context.Context, user, password string, table sink.Table) error {
+	return h.all(ctx, h.appender(user, password, table.Name))
+}
+
+func (h *harness) Rewind(ctx context.Context, p sink.Partition, next record.Offset) error {
+	return h.Exec(ctx, fmt.Sprintf("UPDATE streamd_progress SET next_offset = %d WHERE sink = '%s' AND part = %d", next, p.Sink, p.Partition))
 }
 
 func (h *harness) ReadOnly(ctx context.Context, user, _ string, on bool) (bool, error) {
@@ -184,6 +198,13 @@ func TestPostgreSQL(t *testing.T) {
 		reader: func(user, password string) []string {
 			return []string{"CREATE USER " + user + " PASSWORD '" + password + "'", "GRANT SELECT ON ALL TABLES IN SCHEMA public TO " + user}
 		},
+		narrow: "smallint",
+		appender: func(user, password, table string) []string {
+			return []string{
+				"CREATE USER " + user + " PASSWORD '" + password + "'", "GRANT INSERT ON " + table + " TO " + user,
+				"GRANT INSERT, UPDATE, SELECT ON streamd_progress TO " + user,
+			}
+		},
 		readOnly: func(user string) (on, off []string) {
 			grant := "GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO " + user
 			return []string{grant, "ALTER USER " + user + " SET default_transaction_read_only = on"}, []string{"ALTER USER " + user + " SET default_transaction_read_only = off"}
@@ -205,6 +226,13 @@ func TestMariaDB(t *testing.T) {
 		reader: func(user, password string) []string {
 			return []string{"CREATE USER " + user + "@'%' IDENTIFIED BY '" + password + "'", "GRANT SELECT ON " + database + ".* TO " + user + "@'%'"}
 		},
+		narrow: "smallint",
+		appender: func(user, password, table string) []string {
+			return []string{
+				"CREATE USER " + user + "@'%' IDENTIFIED BY '" + password + "'", "GRANT INSERT ON " + database + "." + table + " TO " + user + "@'%'",
+				"GRANT INSERT, UPDATE, SELECT ON " + database + ".streamd_progress TO " + user + "@'%'",
+			}
+		},
 		readOnly: func(user string) (on, off []string) {
 			grant := "GRANT INSERT, UPDATE, DELETE ON " + database + ".* TO " + user + "@'%'"
 			return []string{grant, "SET GLOBAL read_only = 1"}, []string{"SET GLOBAL read_only = 0"}
@@ -220,7 +248,8 @@ func TestSQLite(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = db.Close() })
 	sinktest.Run(t, &harness{
-		db: db,
+		db:      db,
+		leftOut: map[string]string{"DecimalKeys": "decimals are text there, and their spellings are different keys"},
 		open: func(spec sinktest.Spec) (sink.Target, error) {
 			return sqlite.Open(sqlite.Config{File: file, Table: spec.Table, Class: spec.Class})
 		},

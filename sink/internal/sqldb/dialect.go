@@ -64,6 +64,8 @@ type DBColumn struct {
 	Nullable bool
 	// Default says that the column need not be written.
 	Default bool
+	// Scale is how many digits a decimal keeps behind the point; negative: all.
+	Scale int
 }
 
 // Querier is a connection, a transaction or the pool.

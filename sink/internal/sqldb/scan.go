@@ -26,7 +26,7 @@ func UpsertOnConflict(key, columns []string, table, version string) string {
 	return target + "UPDATE SET " + strings.Join(set, ", ") + where
 }
 
-// ScanColumns reads rows of name, type, nullable, has a default. It passes an error of the query on.
+// ScanColumns reads rows of name, type, nullable, has a default, scale or null. It passes an error of the query on.
 func ScanColumns(rows *sql.Rows, err error) (map[string]DBColumn, error) {
 	if err != nil {
 		return nil, err
@@ -36,8 +36,13 @@ func ScanColumns(rows *sql.Rows, err error) (map[string]DBColumn, error) {
 	for rows.Next() {
 		var name string
 		var c DBColumn
-		if err := rows.Scan(&name, &c.Type, &c.Nullable, &c.Default); err != nil {
+		var scale sql.NullInt64
+		if err := rows.Scan(&name, &c.Type, &c.Nullable, &c.Default, &scale); err != nil {
 			return nil, err
+		}
+		c.Scale = -1
+		if scale.Valid {
+			c.Scale = int(max(0, scale.Int64))
 		}
 		c.Type = strings.ToLower(c.Type)
 		found[strings.ToLower(name)] = c

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/streamd/streamd/record"
@@ -52,6 +53,11 @@ type Target struct {
 	deletes         string // up to the conditions
 	columns         []sink.Column
 	keyAt           []int
+
+	mu sync.Mutex // guards scales
+	// scales is how many digits each column keeps behind the point, nil before it is known: databases round what
+	// has more, without a word.
+	scales []int
 }
 
 // Open makes a target of a database. It does not connect; the target closes db.
@@ -136,12 +142,9 @@ func (t *Target) Check(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }() // what matters has been said
-	have, err := t.d.Columns(ctx, conn, t.cfg.Table.Name)
+	have, err := t.look(ctx, conn)
 	if err != nil {
-		return t.setup("look at the table", err)
-	}
-	if len(have) == 0 {
-		return &sink.SetupError{Err: fmt.Errorf("table %q is not there, or not to be seen with these rights", t.cfg.Table.Name), Remedy: "create it, or name its schema"}
+		return err
 	}
 	if err := t.compare(have); err != nil {
 		return err
@@ -164,6 +167,42 @@ func (t *Target) Check(ctx context.Context) error {
 		}
 	}
 	return t.tryRights(ctx, conn)
+}
+
+// look asks for the table's columns.
+func (t *Target) look(ctx context.Context, conn *sql.Conn) (map[string]DBColumn, error) {
+	have, err := t.d.Columns(ctx, conn, t.cfg.Table.Name)
+	if err != nil {
+		return nil, t.setup("look at the table", err)
+	}
+	if len(have) == 0 {
+		return nil, &sink.SetupError{Err: fmt.Errorf("table %q is not there, or not to be seen with these rights", t.cfg.Table.Name), Remedy: "create it, or name its schema"}
+	}
+	scales := make([]int, len(t.columns))
+	for i, c := range t.columns {
+		scales[i] = -1
+		if got, ok := have[strings.ToLower(c.Name)]; ok && c.Kind == sink.Decimal {
+			scales[i] = got.Scale
+		}
+	}
+	t.mu.Lock()
+	t.scales = scales
+	t.mu.Unlock()
+	return have, nil
+}
+
+// known returns the scales, from the database if nobody has asked yet.
+func (t *Target) known(ctx context.Context, conn *sql.Conn) ([]int, error) {
+	t.mu.Lock()
+	scales := t.scales
+	t.mu.Unlock()
+	if scales != nil {
+		return scales, nil
+	}
+	if _, err := t.look(ctx, conn); err != nil {
+		return nil, err
+	}
+	return t.known(ctx, conn)
 }
 
 // compare returns every difference between the table and what is to be written, at once.
@@ -206,7 +245,7 @@ func (t *Target) tryRights(ctx context.Context, conn *sql.Conn) error {
 	defer func() { _ = tx.Rollback() }() // nothing was changed
 	var statements []string
 	nulls := strings.TrimSuffix(strings.Repeat("NULL, ", len(t.names)), ", ")
-	statements = append(statements, "INSERT INTO "+t.table+" ("+strings.Join(t.names, ", ")+") SELECT "+nulls+" FROM "+t.table+" WHERE 1 = 0")
+	statements = append(statements, "INSERT INTO "+t.table+" ("+strings.Join(t.names, ", ")+") SELECT "+nulls+" FROM (SELECT 1 AS one) AS single WHERE 1 = 0")
 	if len(t.key) > 0 {
 		statements = append(statements,
 			"UPDATE "+t.table+" SET "+t.names[0]+" = "+t.names[0]+" WHERE 1 = 0",
@@ -283,6 +322,10 @@ func (t *Target) Claim(ctx context.Context, p sink.Partition) (sink.Writer, erro
 		return nil, err
 	}
 	w := &writer{t: t, conn: conn, p: p}
+	if w.scales, err = t.known(ctx, conn); err != nil {
+		_ = conn.Close() // the first error counts
+		return nil, err
+	}
 	if t.cfg.Class != sink.Ledger {
 		return w, nil
 	}
@@ -293,7 +336,7 @@ func (t *Target) Claim(ctx context.Context, p sink.Partition) (sink.Writer, erro
 	return w, nil
 }
 
-// errOtherTopic: the progress belongs to a topic of the same name that is no longer there.
+// otherTopic: the progress belongs to a topic of the same name that is no longer there.
 func (t *Target) otherTopic(p sink.Partition, known string, next record.Offset) error {
 	return &sink.SetupError{
 		Err: fmt.Errorf("%s: the progress of sink %q, partition %d, is offset %d of topic %s with ID %s; the topic now has ID %s: it was deleted and made anew",

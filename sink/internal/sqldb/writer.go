@@ -25,8 +25,9 @@ type writer struct {
 	known bool
 	done  bool // failed: the connection's transaction may be in any state
 
-	args []any
-	keys map[string]int
+	args   []any
+	keys   map[string]int
+	scales []int
 }
 
 func (w *writer) Next() (record.Offset, bool) { return w.next, w.known }
@@ -101,7 +102,7 @@ func (w *writer) Write(ctx context.Context, b sink.Batch) error {
 		return fmt.Errorf("%s: the writer has failed before: claim the partition again", w.t.d.Name)
 	}
 	for i, r := range b.Rows {
-		if err := w.t.cfg.Table.Check(r); err != nil {
+		if err := w.check(r); err != nil {
 			return &sink.RowError{Index: i, Err: err}
 		}
 	}
@@ -144,12 +145,18 @@ func (w *writer) write(ctx context.Context, b sink.Batch) error {
 	return nil
 }
 
-// advance moves the progress, first: its row is the lock that keeps two owners apart. commits makes
-// it a change in any case, since MySQL counts only rows that did change.
+// advance moves the progress, first: its row is the lock that keeps two owners apart. It moves from where this writer
+// left it only: behind a proxy a connection may go on at a replica that has lost the last commits, and rows of a later
+// batch would then cover a gap. commits makes it a change in any case, since MySQL counts only rows that did change.
 func (w *writer) advance(ctx context.Context, tx *sql.Tx, b sink.Batch) error {
 	t, ph := w.t, w.t.d.Placeholder
+	before := int64(-1) // as a claim makes it
+	if w.known {
+		before = int64(w.next)
+	}
 	res, err := tx.ExecContext(ctx, "UPDATE "+t.progress+" SET next_offset = "+ph(1)+", commits = commits + 1, updated_at = "+t.d.Clock+
-		" WHERE sink = "+ph(2)+" AND part = "+ph(3)+" AND fence = "+ph(4), int64(b.Next), w.p.Sink, int64(w.p.Partition), w.fence)
+		" WHERE sink = "+ph(2)+" AND part = "+ph(3)+" AND fence = "+ph(4)+" AND next_offset = "+ph(5),
+		int64(b.Next), w.p.Sink, int64(w.p.Partition), w.fence, before)
 	if err != nil {
 		return w.blocked(ctx, "move the offset", err)
 	}
@@ -158,13 +165,45 @@ func (w *writer) advance(ctx context.Context, tx *sql.Tx, b sink.Batch) error {
 		return t.setup("move the offset", err)
 	}
 	if n == 0 {
-		return fmt.Errorf("%s: sink %q, partition %d: %w", t.d.Name, w.p.Sink, w.p.Partition, sink.ErrFenced)
+		return w.overtaken(ctx, tx, before)
 	}
 	return nil
 }
 
-// rows writes the rows. With a key only the last change of each key is written: the others would not
-// be seen by anybody, and one statement cannot change a row twice.
+// overtaken says why the progress is not what this writer left: another fence, or another offset.
+func (w *writer) overtaken(ctx context.Context, tx *sql.Tx, before int64) error {
+	t, ph := w.t, w.t.d.Placeholder
+	var fence, next int64
+	err := tx.QueryRowContext(ctx, "SELECT fence, next_offset FROM "+t.progress+" WHERE sink = "+ph(1)+" AND part = "+ph(2), w.p.Sink, int64(w.p.Partition)).Scan(&fence, &next)
+	if err == nil && fence == w.fence && next != before {
+		return fmt.Errorf("%s: sink %q, partition %d: the target has all up to offset %d, not %d as after the last batch: it has lost commits, or somebody else wrote", t.d.Name, w.p.Sink, w.p.Partition, next, before)
+	}
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return t.setup("read the progress", err)
+	}
+	return fmt.Errorf("%s: sink %q, partition %d: %w", t.d.Name, w.p.Sink, w.p.Partition, sink.ErrFenced)
+}
+
+// check holds a row to the table, and its decimals to the digits that their columns keep.
+func (w *writer) check(r sink.Row) error {
+	if err := w.t.cfg.Table.Check(r); err != nil {
+		return err
+	}
+	for i, scale := range w.scales {
+		s, ok := r.Values[i].(string)
+		if !ok || scale < 0 || r.Delete {
+			continue
+		}
+		if _, fraction, _ := strings.Cut(s, "."); len(strings.TrimRight(fraction, "0")) > scale {
+			return fmt.Errorf("column %q keeps %d digits behind the point, the value has %d", w.t.columns[i].Name, scale, len(fraction))
+		}
+	}
+	return nil
+}
+
+// rows writes the rows in the order of the topic. With a key only the last change of each key is written: the
+// others would not be seen by anybody, and one statement cannot change a row twice. Puts and deletes keep their order
+// also among keys that differ here and are one for the database's collation.
 func (w *writer) rows(ctx context.Context, tx *sql.Tx, rows []sink.Row) error {
 	t := w.t
 	if len(t.key) == 0 {
@@ -177,20 +216,27 @@ func (w *writer) rows(ctx context.Context, tx *sql.Tx, rows []sink.Row) error {
 	for i, r := range rows {
 		w.keys[keyText(t.keyAt, r.Values)] = i
 	}
-	var puts, deletes []int
+	var last []int
 	for i, r := range rows { // not over the map: the order is that of the topic
-		switch {
-		case w.keys[keyText(t.keyAt, r.Values)] != i:
-		case r.Delete:
-			deletes = append(deletes, i)
-		default:
-			puts = append(puts, i)
+		if w.keys[keyText(t.keyAt, r.Values)] == i {
+			last = append(last, i)
 		}
 	}
-	if err := w.deleteAll(ctx, tx, rows, deletes); err != nil {
-		return err
+	for len(last) > 0 {
+		run := 1
+		for run < len(last) && rows[last[run]].Delete == rows[last[0]].Delete {
+			run++
+		}
+		some := w.insertAll
+		if rows[last[0]].Delete {
+			some = w.deleteAll
+		}
+		if err := some(ctx, tx, rows, last[:run]); err != nil {
+			return err
+		}
+		last = last[run:]
 	}
-	return w.insertAll(ctx, tx, rows, puts)
+	return nil
 }
 
 // keyText tells keys apart: each value with its type and length in front.
