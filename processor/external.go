@@ -177,6 +177,11 @@ func (x *external) start(w sink.Writer) (record.Offset, error) {
 	case known && group != record.NoOffset && next > group:
 		x.metrics.SinkSkipped(x.spec.Name, int(next-group))
 	case known:
+	case group == record.NoOffset && first[tp] > 0:
+		// Only what a target has is deleted from the topic of a sink, so that this one was written to before.
+		return 0, fmt.Errorf("%w: neither the target nor the consumer group has progress of sink %q, partition %d, though %s begins at %d: what came before was written and then deleted from the topic. "+
+			"Restore the target's progress; or, to write everything anew, give the sink another name and process the inputs again",
+			ErrOffsets, x.in.Sink, tp.Partition, tp, first[tp])
 	case group == record.NoOffset:
 		return first[tp], nil
 	case x.spec.Target.Class() == sink.Ledger:

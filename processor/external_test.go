@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/streamd/streamd/internal/embedded"
 	"github.com/streamd/streamd/processor"
@@ -333,6 +334,51 @@ func TestSinkLedgerThatLostItsProgress(t *testing.T) {
 	err := w.app(topology.PolicyStop, func() bool { return false })
 	var setup *sink.SetupError
 	if !errors.As(err, &setup) || !strings.Contains(err.Error(), "set next_offset to") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Neither side has any progress, and the topic does not begin at 0: what came before was written once and deleted then. To
+// begin where the topic does would leave it out without a word.
+func TestSinkWithoutProgressBehindADeletedBeginning(t *testing.T) {
+	t.Parallel()
+	target := newMemory(sink.Ledger)
+	w := newSinkWorld(t, target, 20)
+	if err := w.app(topology.PolicyStop, w.complete(20)); err != nil {
+		t.Fatal(err)
+	}
+	clear(target.next)
+	purge := kmsg.NewPtrDeleteRecordsRequest()
+	topic := kmsg.NewDeleteRecordsRequestTopic()
+	topic.Topic = "app-table-sink"
+	for n := range int32(2) {
+		part := kmsg.NewDeleteRecordsRequestTopicPartition()
+		part.Partition, part.Offset = n, -1
+		topic.Partitions = append(topic.Partitions, part)
+	}
+	purge.Topics = append(purge.Topics, topic)
+	for _, shard := range w.client.RequestSharded(t.Context(), purge) {
+		if shard.Err != nil {
+			t.Fatal(shard.Err)
+		}
+	}
+	// The static member is still in the group: a group that has members is not deleted.
+	leave := kmsg.NewPtrLeaveGroupRequest()
+	leave.Group = "app"
+	member := kmsg.NewLeaveGroupRequestMember()
+	member.InstanceID = kmsg.StringPtr("i")
+	leave.Members = append(leave.Members, member)
+	if _, err := leave.RequestWith(t.Context(), w.client); err != nil {
+		t.Fatal(err)
+	}
+	forget := kmsg.NewPtrDeleteGroupsRequest()
+	forget.Groups = []string{"app"}
+	resp, err := forget.RequestWith(t.Context(), w.client)
+	if err != nil || resp.Groups[0].ErrorCode != 0 {
+		t.Fatal(resp, err)
+	}
+	err = w.app(topology.PolicyStop, func() bool { return false })
+	if !errors.Is(err, processor.ErrOffsets) || !strings.Contains(err.Error(), "neither the target nor the consumer group") {
 		t.Errorf("%v", err)
 	}
 }
