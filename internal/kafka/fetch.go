@@ -296,7 +296,7 @@ func (l *fetchLeg) handle(a ask, f *fetched) {
 	}
 	p.tries, p.unknown = 0, time.Time{}
 	if pos > a.pos {
-		p.corrupt = 0
+		p.corrupt, p.outside = 0, false
 		if !r.push(p, broker.Batch{
 			TopicPartition: p.tp, Tag: p.tag, Records: recs, Next: pos,
 			HighWatermark: record.Offset(f.highWater), LastStable: record.Offset(f.lastStable),
@@ -357,8 +357,10 @@ func (l *fetchLeg) code(p *inPart, f *fetched) {
 	switch {
 	case f.code == sarama.ErrInvalidMessage:
 		l.corrupt(p, err)
-	case replica && f.code == sarama.ErrOffsetOutOfRange:
-		// A follower may lag behind what its leader has shown: only the leader's word counts.
+	case f.code == sarama.ErrOffsetOutOfRange && (replica || !p.outside):
+		// A follower may lag behind what its leader has shown: only the leader's word counts. And that is believed when
+		// the metadata has been asked again: a topic made anew is shorter, and then that is the error to name.
+		p.outside = p.outside || !replica
 		l.r.again(p, reqFetch, &broker.Error{Op: string(reqFetch), Where: where, Kind: broker.ErrUnreachable, Cause: err})
 	case react == stop:
 		l.r.fail(p, err)

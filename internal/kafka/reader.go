@@ -51,6 +51,7 @@ type inPart struct {
 	unknown time.Time   // since when the topic is said not to exist
 	want    int32       // bytes to ask for: grows for a batch larger than that
 	id      sarama.Uuid // of the topic that pos belongs to, once a leader was found
+	outside bool        // the leader has just said that pos is out of range
 	corrupt int         // how often in a row the bytes at pos could not be read
 	// replica is the broker to read from instead of the leader, until the given time (KIP-392).
 	replica      int32

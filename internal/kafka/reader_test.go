@@ -131,10 +131,9 @@ func TestReaderFollowsLeadersAndBrokers(t *testing.T) {
 			f.net.LoseAnswer(fetchKey)
 		}
 		if step == 30 {
+			// Back by the clock and not by a later step: all that is left to read may be on this broker.
 			f.net.Down(f.ListenAddrs()[1], true)
-		}
-		if step == 40 {
-			f.net.Down(f.ListenAddrs()[1], false)
+			time.AfterFunc(300*time.Millisecond, func() { f.net.Down(f.ListenAddrs()[1], false) })
 		}
 		return total >= 1200
 	})
@@ -431,12 +430,22 @@ func TestManyPartitions(t *testing.T) {
 
 // TestReaderOfATopicMadeAnew: its position means other records in the new topic, however many there are.
 func TestReaderOfATopicMadeAnew(t *testing.T) {
+	for name, values := range map[string][]string{"longer": {"a", "b", "c", "d", "e"}, "empty": nil} {
+		t.Run(name, func(t *testing.T) { readTopicMadeAnew(t, values) })
+	}
+}
+
+func readTopicMadeAnew(t *testing.T, values []string) {
 	f := newFake(t, 1)
 	in := makeTopic(t, f.c, 1)
 	p := newProducer(t, f.c, "x")
 	addValues(p, tpOf(in, 0), "1", "2")
 	mustCommit(t, p)
-	r := f.open(t).NewReader(broker.ReaderConfig{})
+	var conf broker.ReaderConfig
+	if values == nil {
+		conf.MaxWait = time.Millisecond
+	}
+	r := f.open(t).NewReader(conf)
 	defer r.Close()
 	r.Seek(tpOf(in, 0), 0, 1)
 	ctx := testContext(t)
@@ -450,14 +459,21 @@ func TestReaderOfATopicMadeAnew(t *testing.T) {
 			t.Fatal("nothing to read")
 		}
 	}
+	if values == nil { // so that the reader sees nothing of what happens in between
+		r.Pause(tpOf(in, 0), true)
+		r.Poll(ctx, 20*time.Millisecond) // the answer of the last Fetch is in
+	}
 	deleteTopic(t, f.ListenAddrs(), in)
 	other := f.open(t)
 	if err := other.CreateTopic(ctx, broker.Topic{Name: in, Partitions: 1, Replicas: -1, Cleanup: broker.Delete, Retention: -1}); err != nil {
 		t.Fatal(err)
 	}
-	q := newProducer(t, other, "y")
-	addValues(q, tpOf(in, 0), "a", "b", "c", "d", "e")
-	mustCommit(t, q)
+	if values != nil {
+		q := newProducer(t, other, "y")
+		addValues(q, tpOf(in, 0), values...)
+		mustCommit(t, q)
+	}
+	r.Pause(tpOf(in, 0), false)
 	for {
 		for _, b := range r.Poll(ctx, time.Second) {
 			if len(b.Records) > 0 {
