@@ -30,6 +30,8 @@ const (
 	flagMatched byte = 2
 )
 
+func (l *joinList) indexed() *window.Millis { return &l.due }
+
 // insert puts an entry behind those of its time and before it.
 func (l *joinList) insert(e joinEntry) {
 	i := len(l.entries)
@@ -106,18 +108,4 @@ func (c *instance) pairIdentity(op *operator, left, right []byte) record.Identit
 // aloneIdentity is the identity of what an operator makes of one record that comes out of the state.
 func (c *instance) aloneIdentity(op *operator, id []byte) record.Identity {
 	return c.keepID(append(c.roomForID(len(id)), id...)).Child(op.hash, 0)
-}
-
-// roomForID returns an empty slice with room for an ID that stays valid: see keepID.
-func (c *instance) roomForID(n int) []byte {
-	if cap(c.ids)-len(c.ids) < n {
-		c.ids = make([]byte, 0, max(n, idsChunk)) // what was handed out keeps the old room alive
-	}
-	return c.ids[len(c.ids):len(c.ids):cap(c.ids)]
-}
-
-// keepID makes a root of what was appended to a roomForID.
-func (c *instance) keepID(b []byte) record.Identity {
-	c.ids = c.ids[:len(c.ids)+len(b)]
-	return record.RootIdentity(aliasID(b[:len(b):len(b)]))
 }

@@ -86,7 +86,7 @@ func (j *streamJoin[K, L, R, V]) add(left *Stream[K, L], right *Stream[K, R], na
 		op := c.operator(n)
 		cells := store.in(c, op)
 		x := &streamJoiner[K, L, R, V]{streamJoin: j, c: c, dueList: newDueList(op, cells.store, before), cells: cells, keys: left.keys}
-		x.dueIndex.of = &x.dueList
+		x.dueIndex = dueIndex{of: &x.dueList, list: &x.list, tooLong: errJoinTooLong}
 		x.grace, x.onLate, x.late = window.Millis(0).Add(grace), o.onLate, c.counter(CounterLate, n)
 		x.left, x.right = newJoinSide(c, l, left.values, j.leftAlone, reachRight, reachLeft), newJoinSide(c, r, right.values, j.rightAlone, reachLeft, reachRight)
 		c.addTimed(n, x)
@@ -156,13 +156,9 @@ type streamJoiner[K, L, R, V any] struct {
 	forward step[K, V]
 
 	list joinList
-	buf  []byte // room for an encoded list
 	own  []byte // ID and value of the record in hand
 	out  record.Record[K, V]
 }
-
-// maxJoinBytes bounds what waits of one key, for the reason of maxListBytes.
-const maxJoinBytes = maxListBytes
 
 var errJoinTooLong = errors.New("the records of this key that wait for a match take more than 512 KiB: the key has too many records for windows of this length, or its values are too large")
 
@@ -221,7 +217,7 @@ func joinRecord[K, O, T, L, R, V any](x *streamJoiner[K, L, R, V], r *record.Rec
 		}
 	}
 	x.list.insert(e)
-	return x.write()
+	return x.write(x.earliest())
 }
 
 // waiting is a record as an entry. The value is nil if it is null.
@@ -279,94 +275,79 @@ func (x *streamJoiner[K, L, R, V]) emit(k K, at window.Millis, id record.Identit
 	return x.forward(&x.out)
 }
 
-// read decodes the list in hand. What is in it aliases the store's memory, which holds until the record is done.
-func (x *streamJoiner[K, L, R, V]) read() error {
-	b, err := x.cells.store.Get(x.key)
-	if err == nil {
-		err = x.list.decode(b)
-	}
-	if err != nil {
-		return x.op.fault("read state", err)
-	}
-	return nil
-}
-
-// write encodes the list in hand, and moves the index if something is due earlier than that says.
-func (x *streamJoiner[K, L, R, V]) write() error {
-	was := x.list.due
-	if len(x.list.entries) == 0 {
-		return x.remove(was)
-	}
+// earliest is when an entry closes first; never if there is none.
+func (x *streamJoiner[K, L, R, V]) earliest() window.Millis {
 	due := never
 	for i := range x.list.entries {
 		due = min(due, x.closesAt(&x.list.entries[i]))
 	}
-	if was == never || due < was || was <= x.w {
-		if err := x.move(was, due); err != nil {
-			return err
-		}
-		x.list.due = due
-	}
-	x.buf = x.list.append(x.buf[:0])
-	if len(x.buf) > maxJoinBytes {
-		return x.op.fail(errJoinTooLong)
-	}
-	return x.set(x.key, x.buf)
+	return due
 }
 
-// Fire implements Timed: it lets go of what is closed of one key, and says what had no match.
+// Fire implements Timed: it lets go of what is closed of one key, up to the second record of which it is to be said that it
+// had no match, and says so of the first.
 func (x *streamJoiner[K, L, R, V]) Fire(quiet bool) (did bool, err error) {
 	defer x.c.rescue(&err)
 	keyBytes, err := x.first()
 	if err != nil || keyBytes == nil {
 		return false, err
 	}
-	if err := x.read(); err != nil {
-		return false, err
-	}
 	key, err := decodeState(x.cells, x.keys, false, keyBytes) // a copy of our own, which nobody changes
 	if err != nil {
 		return false, err
 	}
-	open := x.list.entries[:0]
-	for i := range x.list.entries {
-		e := x.list.entries[i]
-		if x.closesAt(&e) > x.w {
-			open = append(open, e)
-			continue
-		}
-		if e.matched || quiet {
-			continue
-		}
-		if err := x.unmatched(key, &e); err != nil {
-			return false, err
+	var alone joinEntry
+	found, more := false, false
+	left := x.list.entries[:0]
+	for _, e := range x.list.entries {
+		switch {
+		case x.closesAt(&e) > x.w:
+			left = append(left, e)
+		case e.matched || !x.alone(&e):
+		case found:
+			more = true
+			left = append(left, e)
+		default:
+			found, alone = true, e
 		}
 	}
-	x.list.entries = open
-	if err := x.write(); err != nil {
+	x.list.entries = left
+	if found {
+		x.hold(alone.value)
+		if !quiet {
+			if err := x.unmatched(key, &alone); err != nil {
+				return false, err
+			}
+		}
+	}
+	if err := x.settle(more, x.earliest()); err != nil {
 		return false, err
 	}
-	x.done()
 	return true, nil
 }
 
-// unmatched hands on the result of a record without a match, if it has one.
+// alone says whether a record without a match has a result.
+func (x *streamJoiner[K, L, R, V]) alone(e *joinEntry) bool {
+	if e.right {
+		return x.right.alone
+	}
+	return x.left.alone
+}
+
+// unmatched hands on the result of a record without a match.
 func (x *streamJoiner[K, L, R, V]) unmatched(k K, e *joinEntry) error {
-	switch {
-	case e.right && x.right.alone:
+	if e.right {
 		v, err := x.right.value(x.c, e.value)
 		if err != nil {
 			return err
 		}
 		*x.right.op.out++
 		return x.emit(k, e.at, x.c.aloneIdentity(x.right.op, e.id), func() (V, error) { return x.fn(k, nil, &v) })
-	case !e.right && x.left.alone:
-		v, err := x.left.value(x.c, e.value)
-		if err != nil {
-			return err
-		}
-		*x.left.op.out++
-		return x.emit(k, e.at, x.c.aloneIdentity(x.left.op, e.id), func() (V, error) { return x.fn(k, &v, nil) })
 	}
-	return nil
+	v, err := x.left.value(x.c, e.value)
+	if err != nil {
+		return err
+	}
+	*x.left.op.out++
+	return x.emit(k, e.at, x.c.aloneIdentity(x.left.op, e.id), func() (V, error) { return x.fn(k, &v, nil) })
 }

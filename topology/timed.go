@@ -70,11 +70,20 @@ func (c *instance) timerIdentity(op *operator, key []byte, timer string, at time
 
 // timerRoot is the identity of what happens at a time for a key; more is what else it depends on.
 func (c *instance) timerRoot(key []byte, timer string, at time.Time, more []byte) record.Identity {
-	need := len(key) + len(timer) + len(more) + 32
-	if cap(c.ids)-len(c.ids) < need {
-		c.ids = make([]byte, 0, max(need, idsChunk)) // what was handed out stays valid, as in positions
+	b := c.roomForID(len(key) + len(timer) + len(more) + 32)
+	return c.keepID(append(record.TimerRoot(b, key, timer, at), more...))
+}
+
+// roomForID returns an empty slice with room for an ID that stays valid: see keepID.
+func (c *instance) roomForID(n int) []byte {
+	if cap(c.ids)-len(c.ids) < n {
+		c.ids = make([]byte, 0, max(n, idsChunk)) // what was handed out keeps the old room alive
 	}
-	from := len(c.ids)
-	c.ids = append(record.TimerRoot(c.ids, key, timer, at), more...)
-	return record.RootIdentity(aliasID(c.ids[from:len(c.ids):len(c.ids)]))
+	return c.ids[len(c.ids):len(c.ids):cap(c.ids)]
+}
+
+// keepID makes a root of what was appended to a roomForID.
+func (c *instance) keepID(b []byte) record.Identity {
+	c.ids = c.ids[:len(c.ids)+len(b)]
+	return record.RootIdentity(aliasID(b[:len(b):len(b)]))
 }

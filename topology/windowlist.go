@@ -12,20 +12,16 @@ import (
 )
 
 // windowList is an aggregate over sessions or sliding windows in one task: what a record does depends on the others of
-// its key, so that all that is open of a key stands in one value. The store has two kinds of keys (docs/format.md):
-//
-//	01 due key   empty: something of the key is due then, or was when the entry was written
-//	02 key       due, then the entries of the key in the order of time
+// its key, so that all that is open of a key stands in one value, with its dueIndex (docs/format.md), the entries in the
+// order of time.
 //
 // A session is an entry. Of sliding windows an entry holds the records of one moment; the window that ends with
 // them is put together from the entries that lie in it.
 //
-// The first kind is an index: what grows does not move it. When its time comes the list is looked at, and what is
-// left of it gets a new time. So a session costs two writes of the index in its life, and not two with each record.
+// A session that grows does not move the index: it costs two writes of that in its life, and not two with each record.
 type windowList[K, V, G, A, R any] struct {
 	*windowed[K, V, G, A, R]
 	dueIndex
-	buf      []byte // room for an encoded list
 	own      []byte // the value that the record in hand made
 	list     list
 	spans    []window.Span
@@ -46,13 +42,11 @@ type listEntry struct {
 	state  []byte
 }
 
-// maxListBytes bounds the open windows of one key: a changelog record and the local store take about a megabyte.
-const maxListBytes = 512 << 10
-
 var errListTooLong = errors.New("the windows of this key that are open take more than 512 KiB: it has too many records for windows of this kind, or its values are too large")
 
 func newWindowList[K, V, G, A, R any](c *instance, n *node, x *windowed[K, V, G, A, R]) step[K, V] {
-	s := &windowList[K, V, G, A, R]{windowed: x, dueIndex: dueIndex{of: &x.dueList}, sessions: x.windows.Kind() == window.KindSession}
+	s := &windowList[K, V, G, A, R]{windowed: x, sessions: x.windows.Kind() == window.KindSession}
+	s.dueIndex = dueIndex{of: &x.dueList, list: &s.list, tooLong: errListTooLong}
 	if !s.sessions {
 		s.delayed = window.Millis(0).Add(x.windows.Size())
 	}
@@ -192,47 +186,16 @@ func (s *windowList[K, V, G, A, R]) store(from, to int, e listEntry, a A) error 
 	}
 	if b == nil { // null: the group is deleted
 		s.list.entries = slices.Delete(s.list.entries, from, to)
-		return s.write()
+		return s.write(s.earliest())
 	}
 	s.c.valueBuf = b
 	s.own = append(s.own[:0], b...) // operators downstream encode values, too
 	e.state = s.own
 	s.list.entries = slices.Replace(s.list.entries, from, to, e)
-	return s.write()
+	return s.write(s.earliest())
 }
 
-// read decodes the list of s.key. The states alias the store's memory, which holds until the record is done.
-func (s *windowList[K, V, G, A, R]) read() error {
-	b, err := s.cells.store.Get(s.key)
-	if err == nil {
-		err = s.list.decode(b)
-	}
-	if err != nil {
-		return s.op.fault("read state", err)
-	}
-	return nil
-}
-
-// write encodes the list, and moves the index if something is due earlier than that says.
-func (s *windowList[K, V, G, A, R]) write() error {
-	was := s.list.due
-	if len(s.list.entries) == 0 {
-		return s.remove(was)
-	}
-	if due := s.earliest(); was == never || due < was || was <= s.w {
-		if err := s.move(was, due); err != nil {
-			return err
-		}
-		s.list.due = due
-	}
-	s.buf = s.list.append(s.buf[:0])
-	if len(s.buf) > maxListBytes {
-		return s.op.fail(errListTooLong)
-	}
-	return s.set(s.key, s.buf)
-}
-
-// earliest is when the next thing is to be done for the list: something to be handed on, or to be forgotten.
+// earliest is when the next thing is to be done for the list: something to be handed on, or to be forgotten; never if it is empty.
 func (s *windowList[K, V, G, A, R]) earliest() window.Millis {
 	due := never
 	for i := range s.list.entries {
@@ -246,59 +209,73 @@ func (s *windowList[K, V, G, A, R]) earliest() window.Millis {
 	return due
 }
 
-// Fire implements Timed: it does what is due of one key.
+// Fire implements Timed: it hands on one closed window of one key, or does what else is due of it.
 func (s *windowList[K, V, G, A, R]) Fire(quiet bool) (did bool, err error) {
 	defer s.c.rescue(&err)
 	key, err := s.first()
 	if err != nil || key == nil {
 		return false, err
 	}
-	if err := s.read(); err != nil {
+	i := s.unhanded(0)
+	if i < len(s.list.entries) {
+		s.list.entries[i].handed = true
+		s.hold(s.list.entries[i].state)
+		if !quiet {
+			if err := s.handOn(key, i); err != nil {
+				return false, err
+			}
+		}
+	}
+	next := s.unhanded(i)
+	more := next < len(s.list.entries)
+	needed := never
+	if more {
+		needed = s.list.entries[next].Start - s.delayed
+	}
+	s.list.entries = slices.DeleteFunc(s.list.entries, func(e listEntry) bool { return e.Start < needed && s.closed(e.End+s.delayed) })
+	if err := s.settle(more, s.earliest()); err != nil {
 		return false, err
 	}
-	if err := s.expire(key, quiet); err != nil {
-		return false, err
-	}
-	s.done()
 	return true, nil
 }
 
-// expire hands on what is closed of the list in hand, and forgets what is not needed any more.
-func (s *windowList[K, V, G, A, R]) expire(key []byte, quiet bool) error {
-	for i := range s.list.entries {
+// unhanded is the first entry from i on whose window is closed and to be handed on; that many as there are: none is. What was
+// handed on while the window was open is not to be again.
+func (s *windowList[K, V, G, A, R]) unhanded(i int) int {
+	for ; i < len(s.list.entries); i++ {
 		e := &s.list.entries[i]
-		if e.handed || !s.closed(e.End) {
-			continue
-		}
-		e.handed = true
-		if !s.onClose || quiet {
-			continue
-		}
-		span := e.Span
-		var a A
-		var err error
-		if s.sessions {
-			a, err = s.combine(s.list.entries[i : i+1])
-		} else {
-			span = s.windows.Alone(e.Start)
-			a, err = s.ending(i)
-		}
-		if err != nil {
-			return err
-		}
-		if err := s.close(key, span, a); err != nil {
-			return err
+		switch {
+		case e.handed || !s.closed(e.End):
+		case s.onClose:
+			return i
+		default:
+			e.handed = true
 		}
 	}
-	s.list.entries = slices.DeleteFunc(s.list.entries, func(e listEntry) bool { return s.closed(e.End + s.delayed) })
-	return s.write()
+	return i
 }
 
-// listHeader is the time in the index; entryHeader what stands before the length of an entry's state.
-const (
-	listHeader  = timeBytes
-	entryHeader = 2*timeBytes + 1
-)
+// handOn hands on the window that is closed with entry i.
+func (s *windowList[K, V, G, A, R]) handOn(key []byte, i int) error {
+	span := s.list.entries[i].Span
+	var a A
+	var err error
+	if s.sessions {
+		a, err = s.combine(s.list.entries[i : i+1])
+	} else {
+		span = s.windows.Alone(span.Start)
+		a, err = s.ending(i)
+	}
+	if err != nil {
+		return err
+	}
+	return s.close(key, span, a)
+}
+
+// entryHeader is what stands before the length of an entry's state.
+const entryHeader = 2*timeBytes + 1
+
+func (l *list) indexed() *window.Millis { return &l.due }
 
 // append encodes the list.
 func (l *list) append(dst []byte) []byte {

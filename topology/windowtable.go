@@ -12,11 +12,7 @@ import (
 // low end, and what is still open is never looked at for that.
 type windowTable[K, V, G, A, R any] struct {
 	*windowed[K, V, G, A, R]
-	// from is where the store begins to hold anything: all before it was closed. Without it each look at
-	// the low end would pass over the graves of all that was deleted there since the last compaction.
-	from []byte
-	edge [timeBytes]byte // backs from
-	own  []byte          // the key of the record in hand
+	own []byte // the key of the record in hand
 }
 
 func newWindowTable[K, V, G, A, R any](c *instance, n *node, x *windowed[K, V, G, A, R]) step[K, V] {
@@ -73,17 +69,11 @@ func (s *windowTable[K, V, G, A, R]) put(r *record.Record[K, V], key []byte, spa
 	if err := s.cells.put(key, next); err != nil {
 		return false, err
 	}
-	s.next = min(s.next, s.windows.ClosesAt(span.End))
+	s.expect(s.windows.ClosesAt(span.End))
 	if s.onClose {
 		return true, nil
 	}
 	return true, s.update(r, span, next, ordinal)
-}
-
-// Reset implements Timed.
-func (s *windowTable[K, V, G, A, R]) Reset(m Moment) {
-	s.windowed.Reset(m)
-	s.from = nil
 }
 
 // Fire implements Timed: it closes one window of one key.
@@ -95,6 +85,7 @@ func (s *windowTable[K, V, G, A, R]) Fire(quiet bool) (did bool, err error) {
 		}
 	}
 	p := s.due[0]
+	s.piece = p
 	if err := s.cells.delete(p.key); err != nil {
 		return false, err
 	}
@@ -114,8 +105,13 @@ func (s *windowTable[K, V, G, A, R]) Fire(quiet bool) (did bool, err error) {
 
 // find looks for windows that are due.
 func (s *windowTable[K, V, G, A, R]) find() error {
+	var from []byte
+	if s.low != unknown {
+		from = make([]byte, timeBytes)
+		putTime(from, s.low.Add(-s.windows.GracePeriod()-s.windows.Size()))
+	}
 	var broken error
-	err := s.lookUp(s.from, s.onClose, func(key []byte) (window.Millis, bool) {
+	err := s.lookUp(from, s.onClose, func(key []byte) (window.Millis, bool) {
 		if len(key) < timeBytes {
 			broken = fmt.Errorf("a key of %d bytes", len(key))
 			return 0, false
@@ -124,11 +120,6 @@ func (s *windowTable[K, V, G, A, R]) find() error {
 	})
 	if err == nil && broken != nil {
 		err = s.op.fault("read state", broken)
-	}
-	if err == nil && len(s.due) == 0 {
-		// All that is open begins after this: an older record is late.
-		putTime(s.edge[:], s.w.Add(-s.windows.GracePeriod()-s.windows.Size()))
-		s.from = s.edge[:]
 	}
 	return err
 }
