@@ -11,6 +11,7 @@ import (
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/topology"
+	"github.com/streamd/streamd/window"
 )
 
 // ErrOrphaned: the topology has no operator any more for state that is there, or finds state that is not its own.
@@ -129,7 +130,7 @@ func (w *worker) checkEvolution(r *taskRun, fresh bool) error {
 }
 
 // orphanedIDs finds logs of dedup operators that are gone, or whose log the planner leaves out now: the operator that makes it
-// superfluous may not have run for as long.
+// superfluous may not have run for as long. And those that had none, and need one now.
 func (w *worker) orphanedIDs(o *orphans, r *taskRun, last record.CommitPoint) error {
 	sub := r.plan.sub
 	topic := w.topo.IDLogTopic(sub)
@@ -159,6 +160,10 @@ func (w *worker) orphanedIDs(o *orphans, r *taskRun, last record.CommitPoint) er
 				d.Name, topic, d.Config.Retention)
 		}
 	}
+	for _, l := range w.emptyLogs(r.plan.sub, last) {
+		o.add(l.operator, "dedup operator %q has run without a log, and %q no longer keeps all repeats from it: what it has processed would be new again (%s)",
+			l.operator, l.by, topology.EmptyLogRemedy(l.by, l.retention))
+	}
 	for _, name := range dedupsOf(last.Counters) {
 		if slices.ContainsFunc(sub.Dedups, is(name)) || slices.ContainsFunc(sub.LeftOut, is(name)) {
 			continue
@@ -172,6 +177,46 @@ func (w *worker) orphanedIDs(o *orphans, r *taskRun, last record.CommitPoint) er
 		}
 	}
 	return nil
+}
+
+// emptyLog is a dedup operator that had no log when it processed IDs that it promises to know.
+type emptyLog struct {
+	operator, by string
+	retention    time.Duration
+	counter      string // the note, as stored
+}
+
+// emptyLogs reads, from the clocks in a commit record, which operators ran without a log less than their retention ago, and are no
+// longer kept from repeats by the operator that did it then.
+func (w *worker) emptyLogs(sub *topology.Subtopology, last record.CommitPoint) []emptyLog {
+	retention := map[string]time.Duration{}
+	for _, s := range w.topo.Subtopologies() {
+		for _, d := range slices.Concat(s.Dedups, s.LeftOut) {
+			retention[d.Name] = d.Config.Retention
+		}
+	}
+	var all []emptyLog
+	for _, c := range last.Counters {
+		of, ok := strings.CutPrefix(c.Name, string(counterUnlogged)+separator+clockOf)
+		operator, by, _ := strings.Cut(of, clockOf)
+		if !ok || c.Value == 0 || !w.topo.BeginsEmpty(sub, operator, by) {
+			continue
+		}
+		if at := (clock{&c.Value}).time(); last.StreamTime.UnixMilli() <= int64(at)+retention[operator].Milliseconds() {
+			all = append(all, emptyLog{operator, by, retention[operator], c.Name})
+		}
+	}
+	return all
+}
+
+// noteUnlogged notes the stream time of this transaction for operators whose log is left out and that have judged IDs in it. It is all
+// that is left of them in a commit record when their log comes back.
+func (t *Task) noteUnlogged() {
+	for _, d := range t.cfg.sub.LeftOut {
+		if x := t.counters.cells[t.counters.at(topology.CounterID{Kind: topology.CounterChecked, Of: d.Name})]; x.now != x.committed {
+			t.clock(counterUnlogged, d.Name+clockOf+d.By).set(window.Millis(t.streamTime.UnixMilli()))
+		}
+	}
 }
 
 // checkForeign finds stores whose topic holds what another operator, or an earlier version of this one, has kept: nothing of
@@ -210,12 +255,15 @@ func dedupsOf(counters []record.Counter) []string {
 }
 
 // giveUp forgets the counters of operators whose loss was accepted: they are the note that there were any, and a zero in
-// the next commit record says that it is settled.
-func (t *Task) giveUp(names []string) {
+// the next commit record says that it is settled. What is not lost stays noted.
+func (t *Task) giveUp(names []string, empty []emptyLog) {
 	for i, name := range t.counters.names {
 		kind, of, _ := strings.Cut(name, separator)
 		gone := !slices.ContainsFunc(t.cfg.sub.Operators, func(o topology.OperatorSpec) bool { return o.Name == of })
 		if gone && kind == string(topology.CounterChecked) && slices.Contains(names, of) {
+			t.counters.cells[i].now = 0
+		}
+		if slices.ContainsFunc(empty, func(l emptyLog) bool { return l.counter == name && slices.Contains(names, l.operator) }) {
 			t.counters.cells[i].now = 0
 		}
 	}

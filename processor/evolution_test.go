@@ -18,6 +18,9 @@ type names struct {
 	retention                  time.Duration
 	second                     bool // another dedup operator behind the first, with a retention of an hour
 	always                     bool
+	forward                    bool // the first one lets duplicates pass
+	between                    bool // a third dedup operator between the two, with a retention of three hours
+	apart                      bool // the second one is in another task, behind a topic
 }
 
 var version1 = names{source: "in", unique: "unique", by: "by", totals: "totals", retention: time.Hour}
@@ -27,7 +30,17 @@ func (n names) build(t *testing.T) *topology.Topology {
 	b := topology.New("app")
 	s := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"), topology.Name(n.source))
 	if n.unique != "" {
-		s = topology.Dedup(s, n.unique, topology.Retention(n.retention), topology.OnTooLate(topology.Drop))
+		opts := []topology.DedupOption{topology.Retention(n.retention), topology.OnTooLate(topology.Drop)}
+		if n.forward {
+			opts = append(opts, topology.OnDuplicate(topology.Forward))
+		}
+		s = topology.Dedup(s, n.unique, opts...)
+	}
+	if n.between {
+		s = topology.Dedup(s, "between", topology.Retention(3*time.Hour), topology.OnTooLate(topology.Drop))
+	}
+	if n.apart {
+		s = topology.KeyBy(s, "apart", serde.String(), func(r record.Record[string, int64]) (string, error) { return r.Key, nil })
 	}
 	if n.second {
 		opts := []topology.DedupOption{topology.Retention(time.Hour), topology.OnTooLate(topology.Drop)}
@@ -206,6 +219,137 @@ func TestALogIsLeftOutOnceItsIDsAreOld(t *testing.T) {
 	if _, err = w.start(to.build(t), false); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestALogThatWasLeftOutComesBack: it begins empty, so that the change is refused as soon as the operator that made it superfluous
+// no longer keeps all repeats from it for as long as it promises. What the start finds, Orphans finds before.
+func TestALogThatWasLeftOutComesBack(t *testing.T) {
+	from := version1
+	from.retention, from.second = 3*time.Hour, true
+	tests := map[string]struct {
+		change func(*names)
+		lost   []string // names to be accepted; nil: it starts
+	}{
+		"nothing":                             {func(*names) {}, nil},
+		"guard shortened":                     {func(n *names) { n.retention = 10 * time.Minute }, []string{"second"}},
+		"guard shortened, and always":         {func(n *names) { n.retention, n.always = 10*time.Minute, true }, []string{"second"}},
+		"guard shortened, still long enough":  {func(n *names) { n.retention = 2 * time.Hour }, nil},
+		"guard as long":                       {func(n *names) { n.retention, n.always = time.Hour, true }, nil},
+		"guard forwards":                      {func(n *names) { n.forward = true }, []string{"second"}},
+		"guard removed":                       {func(n *names) { n.unique = "" }, []string{"unique", "second"}},
+		"guard renamed":                       {func(n *names) { n.unique = "uniq" }, []string{"unique", "second"}},
+		"always":                              {func(n *names) { n.always = true }, nil},
+		"another guard":                       {func(n *names) { n.between = true }, nil},
+		"another guard, the first shortened":  {func(n *names) { n.between, n.retention = true, 10*time.Minute }, []string{"second"}},
+		"in another task":                     {func(n *names) { n.apart = true }, []string{"second"}},
+		"second removed, which has no log":    {func(n *names) { n.second = false }, nil},
+		"second and then its guard shortened": {func(n *names) { n.second, n.retention = false, 10*time.Minute }, nil},
+	}
+	for name, test := range tests {
+		for _, wiped := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, wiped %v", name, wiped), func(t *testing.T) {
+				to := from
+				test.change(&to)
+				var found []string
+				for _, f := range from.build(t).Orphans(to.build(t)) {
+					found = append(found, f.Operator)
+				}
+				if slices.Sort(found); !slices.Equal(found, slices.Sorted(slices.Values(test.lost))) {
+					t.Errorf("Orphans finds %v, want %v", found, test.lost)
+				}
+				w := newWorld(t, from.build(t))
+				s := w.live()
+				w.send(0, "a", "1", 1)
+				w.send(1, "b", "2", 1)
+				w.settle(s)
+				s, err := w.start(to.build(t), wiped)
+				if test.lost != nil {
+					wantError(t, err, ErrOrphaned, `"second"`, "--drop-state second", "without a log", "for 1h", "dedup: always")
+					if s, err = w.start(from.build(t), wiped); err != nil {
+						t.Fatalf("taken back, and refused: %v", err)
+					}
+					w.settle(s)
+					if len(test.lost) > 1 {
+						_, err = w.start(to.build(t), wiped, WithDroppedState("unique"))
+						wantError(t, err, ErrOrphaned, `"second"`)
+					}
+					s, err = w.start(to.build(t), wiped, WithDroppedState(test.lost...))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.send(0, "a", "3", 1)
+				w.send(1, "b", "4", 1)
+				w.settle(s)
+				if s, err = w.start(to.build(t), wiped); err != nil {
+					t.Fatalf("accepted once, and refused the next time: %v", err)
+				}
+				w.b.Advance(30 * time.Minute)
+				before := len(w.read("echo"))
+				for i, id := range []string{"1", "3"} { // the one was seen before the change, the other after it
+					w.send(0, "a", fmt.Sprint("later ", i), 1) // time passes
+					w.settle(s)
+					w.send(0, "a", id, 1)
+					w.settle(s)
+					passed := len(w.read("echo")) - before - 1
+					before = len(w.read("echo"))
+					// Behind a topic it is still the old guard that drops them, but no longer known to be.
+					if want := map[bool]int{true: 1}[id == "1" && test.lost != nil && !to.apart]; passed != want && to.second {
+						t.Errorf("ID %s came through %d times, want %d", id, passed, want)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestALogComesBackOnceItIsFull: with always it has grown beside its guard for a retention, and then needs it no more.
+func TestALogComesBackOnceItIsFull(t *testing.T) {
+	from := version1
+	from.retention, from.second = 3*time.Hour, true
+	both, to := from, from
+	both.always, to.retention = true, 10*time.Minute
+	w := newWorld(t, from.build(t))
+	s := w.live()
+	w.send(0, "a", "1", 1)
+	w.settle(s)
+	s, err := w.start(both.build(t), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, after := range []time.Duration{30 * time.Minute, 40 * time.Minute} {
+		w.b.Advance(after)
+		w.send(0, "a", fmt.Sprint("more ", i), 1)
+		w.settle(s)
+		next, err := w.start(to.build(t), false)
+		if i == 0 {
+			wantError(t, err, ErrOrphaned, `"second"`)
+			next, err = w.start(both.build(t), false)
+		}
+		if s = next; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestAcceptedBeforeItIsLost: a name that is still accepted, from an earlier change, hides nothing once it is no longer.
+func TestAcceptedBeforeItIsLost(t *testing.T) {
+	from := version1
+	from.retention, from.second = 3*time.Hour, true
+	w := newWorld(t, from.build(t))
+	s := w.live()
+	w.send(0, "a", "1", 1)
+	w.settle(s)
+	s, err := w.start(from.build(t), false, WithDroppedState("second"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.send(0, "a", "1", 1) // a repeat: it does not get to the second one
+	w.settle(s)
+	to := from
+	to.forward = true
+	_, err = w.start(to.build(t), false)
+	wantError(t, err, ErrOrphaned, `"second"`)
 }
 
 // TestReadded: a store that comes back is not what it would be if it had never gone.

@@ -391,7 +391,7 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 		if r.task, err = newTask(r.plan.taskConfig(w.engine, r.partition), r.name, r.local, point); err != nil {
 			return err
 		}
-		r.task.giveUp(w.cfg.dropped)
+		r.task.giveUp(w.cfg.dropped, w.emptyLogs(r.plan.sub, point))
 	}
 	r.task.heardOf(rs.stable)
 	r.task.changelogs = r.changelogs // the same positions: commits move them

@@ -417,6 +417,7 @@ func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
 	}
 	t.counters.add(topology.CounterID{Kind: counterChangelogRecords, Of: t.cfg.sub.Name}, uint64(len(txn.Changelog)))
 	t.counters.add(topology.CounterID{Kind: counterChangelogBytes, Of: t.cfg.sub.Name}, uint64(written))
+	t.noteUnlogged()
 	withChanged := *p
 	for _, c := range t.changelogs[1:] {
 		withChanged.Stores = append(withChanged.Stores, record.StorePosition{Store: t.storeOf(c.Topic), TopicID: c.TopicID, Next: c.Next})

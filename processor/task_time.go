@@ -36,6 +36,8 @@ const (
 const (
 	counterWatermark topology.CounterKind = "time/watermark"
 	counterInputTime topology.CounterKind = "time/input"
+	// counterUnlogged is when a dedup operator whose log is left out judged an ID last: of "operator@guard".
+	counterUnlogged topology.CounterKind = "time/unlogged"
 	// clockOf begins what the clocks belong to: no topic and no operator is called so.
 	clockOf = "@"
 )

@@ -284,7 +284,7 @@ func (d *dedupStep[K, V]) handle(r *record.Record[K, V]) error {
 func (d *dedupStep[K, V]) withoutID(r *record.Record[K, V], why error) error {
 	*d.missing[d.o.onMissing]++
 	if d.o.onMissing != Forward {
-		return d.identify.failAs(d.o.onMissing.policy(PolicyStop), why)
+		return d.identify.failAs(d.o.onMissing.policy(PolicyStop), fmt.Errorf("%w (on_missing_id, OnMissingID, says what becomes of such records; stop by default)", why))
 	}
 	*d.op.out++
 	return d.forward(r)

@@ -24,6 +24,9 @@ import (
 //   - G remembers for longer. An ID lives between once and 9/8 times its retention (docs/format.md), so that 9/8 of D's is long
 //     enough. An equal one is, if nothing is dropped in between: then both logs hold the same IDs in the same generations.
 //   - D has never had a log. processor sees to that at the start: a log that is there is not left out in silence.
+//
+// The way back is guarded, too: a log that was left out would begin empty. processor notes which operators ran without one, on
+// account of whom and until when, and refuses a start at which G no longer keeps all repeats from D (see Topology.BeginsEmpty).
 
 // Always keeps the log of a dedup operator also where it cannot find a duplicate (see Topology.Explain). It costs what any
 // log costs and changes no output. It is for those who want to see the operator's own counts, or who are about to take
@@ -56,6 +59,7 @@ func elide(nodes []*node) {
 	for _, n := range nodes {
 		if n.dedup != nil {
 			n.elision = elisionOf(n)
+			n.dedup.By = n.elision.By
 		}
 	}
 }
@@ -86,27 +90,38 @@ func idSourceOf(n *node) (idSource, bool) {
 func elisionOf(d *node) *Elision {
 	e := &Elision{Operator: d.name}
 	id, known := idSourceOf(d)
+	if !known {
+		e.Reason = "kept: what its ID function computes is not known before it runs"
+	} else {
+		d.walkGuards(e, id)
+	}
 	switch {
 	case d.opts.always:
+		e.LeftOut, e.By = false, ""
 		e.Reason = "kept, as it was asked for (dedup: always)"
-		return e
-	case !known:
-		e.Reason = "kept: what its ID function computes is not known before it runs"
-		return e
 	case d.uses(duplicatePort) || d.uses(conflictPort) || d.uses(tooLatePort):
+		e.LeftOut, e.By = false, ""
 		e.Reason = "kept: its side outputs are used"
-		return e
 	}
+	return e
+}
+
+// walkGuards follows the records of a dedup operator up, collects its guards, and decides by the nearest one that makes its log
+// superfluous.
+func (d *node) walkGuards(e *Elision, id idSource) {
 	var nearest string // why the nearest dedup operator before it is no guard
 	whole := true      // all records that left the guard come here
 	for n, port := d.before(); n != nil; n, port = n.before() {
 		if n.dedup != nil {
-			reason := n.guards(d, port, id, whole)
+			reason := n.passes(d, port, id)
 			if reason == "" {
+				d.dedup.Guards = append(d.dedup.Guards, n.name)
+				reason = n.forgets(d, whole)
+			}
+			if reason == "" && !e.LeftOut {
 				e.LeftOut, e.By = true, n.name
 				e.Reason = fmt.Sprintf("%q comes before it in the same task, finds the same IDs, and remembers them for %s, this one for %s: no repeat can get here",
 					n.name, short(n.opts.retention), short(d.opts.retention))
-				return e
 			}
 			if nearest == "" {
 				nearest = reason
@@ -120,8 +135,9 @@ func elisionOf(d *node) *Elision {
 		}
 		whole = whole && (n.kind == kindMap || n.kind == kindMapValues)
 	}
-	e.Reason = "kept: " + nearest
-	return e
+	if !e.LeftOut {
+		e.Reason = "kept: " + nearest
+	}
 }
 
 // before is the only input of a node and the port through which it gets there. nil: there is none, or there are several.
@@ -163,8 +179,8 @@ func (n *node) obstacle(port int, id idSource) string {
 	return fmt.Sprintf("%q (%s) may give its records other IDs or times", n.name, n.kind)
 }
 
-// guards says why a dedup operator is not enough to keep all repeats from d; empty: it is.
-func (g *node) guards(d *node, port int, id idSource, whole bool) string {
+// passes says why a dedup operator may let repeats pass to d within d's retention; empty: it does not.
+func (g *node) passes(d *node, port int, id idSource) string {
 	own, known := idSourceOf(g)
 	switch {
 	case port != uniquePort:
@@ -175,10 +191,17 @@ func (g *node) guards(d *node, port int, id idSource, whole bool) string {
 		return fmt.Sprintf("%q forwards what it has not found to be new", g.name)
 	case g.leftOut():
 		return fmt.Sprintf("%q has no log itself", g.name)
-	case g.opts.retention >= d.opts.retention+(d.opts.retention+7)/8:
-		return ""
 	case g.opts.retention < d.opts.retention:
 		return fmt.Sprintf("%q remembers for %s only, this one for %s", g.name, short(g.opts.retention), short(d.opts.retention))
+	}
+	return ""
+}
+
+// forgets says why a log of d could still know IDs that a guard has forgotten; empty: it could not.
+func (g *node) forgets(d *node, whole bool) string {
+	switch {
+	case g.opts.retention >= d.opts.retention+(d.opts.retention+7)/8:
+		return ""
 	case g.opts.retention != d.opts.retention || !whole:
 		// Then the logs' generations end at different times, and this one's may end later.
 		return fmt.Sprintf("%q may forget an ID a little earlier: IDs live between once and 9/8 of the retention, and not all of its records come here", g.name)

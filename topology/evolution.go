@@ -3,6 +3,7 @@ package topology
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // Orphans says what of the state of t a next version of it would give up: logs of IDs, state stores and repartition topics that
@@ -28,6 +29,11 @@ func (t *Topology) Orphans(next *Topology) []Finding {
 		for _, src := range s.Sources {
 			if topic := t.SourceTopic(src); src.Internal && !topics[topic] {
 				note(src.Topic, "name it back, or let the last version process what is in the topic", "topic %s is read by nobody: records that are in it are lost", topic)
+			}
+		}
+		for _, d := range s.LeftOut {
+			if next.BeginsEmpty(s, d.Name, d.By) {
+				note(d.Name, EmptyLogRemedy(d.By, d.Config.Retention), "it had no log, and %q no longer keeps all repeats from it: what it has processed is new again", d.By)
 			}
 		}
 		n := subs[s.Name]
@@ -56,4 +62,22 @@ func (t *Topology) Orphans(next *Topology) []Finding {
 		}
 	}
 	return all
+}
+
+// BeginsEmpty says whether a dedup operator, which had no log in a sub-topology of an earlier version, lacks what the operator that
+// made the log superfluous knows: it does, unless that one still keeps all repeats from it. An operator that is gone lacks nothing.
+func (t *Topology) BeginsEmpty(old *Subtopology, operator, by string) bool {
+	for _, s := range t.subs {
+		for _, d := range slices.Concat(s.Dedups, s.LeftOut) {
+			if d.Name == operator {
+				return s.Name != old.Name || !slices.Contains(d.Guards, by)
+			}
+		}
+	}
+	return false
+}
+
+// EmptyLogRemedy says how a log that was left out comes back without a loss.
+func EmptyLogRemedy(by string, retention time.Duration) string {
+	return fmt.Sprintf("leave %q as it was, and give this one its log (topology.Always, dedup: always) until it has run for %s; then make the change", by, short(retention))
 }

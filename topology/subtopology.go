@@ -78,6 +78,11 @@ type JoinSpec struct {
 type DedupSpec struct {
 	Name   string
 	Config dedup.Config
+	// By is the operator on account of which the log is left out; empty: it has one.
+	By string
+	// Guards are the dedup operators before it in the same task that keep all repeats from it for at least its retention, nearest
+	// first, whether its log is left out or not. While one of them does, a log that was left out can come back empty.
+	Guards []string
 }
 
 // StoreSpec is a state store.
