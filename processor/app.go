@@ -207,19 +207,20 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	group := newAssignment(e, workers)
 	a.stats.setState(Rebalancing, "")
 
-	failed := make(chan error, len(workers)+1)
-	group.sinks = newExternals(workCtx, e, e.topo.Name()+"-"+a.stats.instance+"-sink", func(err error) {
+	failed := make(chan error, 1)
+	fail := func(err error) { // never waits: whoever fails has to end, for the others to be waited for
 		select {
 		case failed <- err:
-		default: // it ends by another error already
+		default: // the first error counts
 		}
-	})
+	}
+	group.sinks = newExternals(workCtx, e, e.topo.Name()+"-"+a.stats.instance+"-sink", fail)
 	var running sync.WaitGroup
 	for _, w := range workers {
 		running.Go(func() {
 			defer w.close()
 			if err := w.run(workCtx); err != nil {
-				failed <- err
+				fail(err)
 			}
 		})
 	}
@@ -233,7 +234,7 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	rest.Go(func() { group.sinks.loop(memberCtx) })
 	rest.Go(func() {
 		if err := e.identityLoop(memberCtx); err != nil {
-			failed <- err
+			fail(err)
 		}
 	})
 

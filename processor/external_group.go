@@ -95,8 +95,10 @@ func (x *externals) assigned(meta broker.GroupMeta, has map[record.TopicPartitio
 	if x == nil {
 		return nil
 	}
-	x.confirm.setMeta(meta)
+	// In this order: the offset of a partition that was lost must not be committed under the new generation, which would
+	// not be refused and take its new owner's back.
 	x.letGo(func(tp record.TopicPartition) bool { return !has[tp] }, true)
+	x.confirm.setMeta(meta)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var names []string
