@@ -27,8 +27,8 @@ import (
 // Off in place of an address disables it.
 const Off = "off"
 
-// ErrInUse: an address belongs to another process.
-var ErrInUse = errors.New("address in use")
+// ErrInUse: an address, or a consumer group, belongs to another process.
+var ErrInUse = errors.New("in use")
 
 // RunConfig says what a process runs.
 type RunConfig struct {

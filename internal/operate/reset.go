@@ -90,7 +90,7 @@ func NewPlan(ctx context.Context, cfg ResetConfig) (*Plan, error) {
 	if err := p.offsets(ctx, c, inputs); err != nil {
 		return nil, err
 	}
-	if p.TransactionalIDs, err = c.transactionalIDs(ctx, p.Group+"-"); err != nil {
+	if p.TransactionalIDs, err = c.transactionalIDs(ctx, p.Group); err != nil {
 		return nil, err
 	}
 	_, err = os.Stat(cfg.StateDir)
@@ -109,6 +109,12 @@ func orUnnamed(instance string) string {
 func (p *Plan) topics(ctx context.Context, c *client, topo *topology.Topology) (inputs []string, err error) {
 	var topics, logs []string
 	for _, s := range topo.Subtopologies() {
+		if s.External != nil {
+			// The topic of a sink outside of Kafka is an output as others are: the target keeps how far it is by offsets of this
+			// topic, which mean nothing in one that is made anew.
+			p.Outputs = append(p.Outputs, topo.SourceTopic(s.Sources[0]))
+			continue
+		}
 		for _, x := range s.Sources {
 			if x.Internal {
 				topics = append(topics, topo.SourceTopic(x))
@@ -204,8 +210,16 @@ func (c *client) offsetsAt(ctx context.Context, topics []string, there map[strin
 	return out, nil
 }
 
-// transactionalIDs lists those with the prefix that the coordinators know.
-func (c *client) transactionalIDs(ctx context.Context, prefix string) ([]string, error) {
+// transactionalIDs lists those of a group that the coordinators know: GROUP-INSTANCE-N. Those of another group whose name
+// begins with GROUP- are left alone.
+func (c *client) transactionalIDs(ctx context.Context, group string) ([]string, error) {
+	others, err := c.groupsBelow(ctx, group+"-")
+	if err != nil {
+		return nil, err
+	}
+	foreign := func(id string) bool {
+		return slices.ContainsFunc(others, func(other string) bool { return strings.HasPrefix(id, other+"-") })
+	}
 	var out []string
 	for _, shard := range c.kgo.RequestSharded(ctx, kmsg.NewPtrListTransactionsRequest()) {
 		if shard.Err != nil {
@@ -216,13 +230,33 @@ func (c *client) transactionalIDs(ctx context.Context, prefix string) ([]string,
 			return nil, err
 		}
 		for _, t := range resp.TransactionStates {
-			if strings.HasPrefix(t.TransactionalID, prefix) {
+			if strings.HasPrefix(t.TransactionalID, group+"-") && !foreign(t.TransactionalID) {
 				out = append(out, t.TransactionalID)
 			}
 		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out), nil
+}
+
+// groupsBelow lists the groups whose names begin with the prefix.
+func (c *client) groupsBelow(ctx context.Context, prefix string) ([]string, error) {
+	var out []string
+	for _, shard := range c.kgo.RequestSharded(ctx, kmsg.NewPtrListGroupsRequest()) {
+		if shard.Err != nil {
+			return nil, failed("list groups", shard.Err)
+		}
+		resp := shard.Resp.(*kmsg.ListGroupsResponse)
+		if err := failedCode("list groups", resp.ErrorCode); err != nil {
+			return nil, err
+		}
+		for _, g := range resp.Groups {
+			if strings.HasPrefix(g.Group, prefix) {
+				out = append(out, g.Group)
+			}
+		}
+	}
+	return out, nil
 }
 
 // Execute carries the plan out. ErrActive if there are members. What is done already is no error: a reset that was killed is
@@ -236,6 +270,14 @@ func (p *Plan) Execute(ctx context.Context) error {
 		return err
 	}
 	defer c.close()
+	// Somebody may have come since the plan was made: he is found before he is fenced. Who comes later is refused his offsets by
+	// the group, since setting them needs one without members.
+	switch members, err := c.Members(ctx, p.Group); {
+	case err != nil:
+		return err
+	case len(members) > 0:
+		return fmt.Errorf("%w: one came after the plan was made", ErrActive)
+	}
 	for _, step := range []func(context.Context, *client) error{
 		p.fence, p.setOffsets,
 		func(ctx context.Context, c *client) error { return c.deleteTopics(ctx, p.Topics) },

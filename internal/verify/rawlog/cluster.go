@@ -249,7 +249,9 @@ func (c *Cluster) committed(ctx context.Context, req *kmsg.OffsetFetchRequest) (
 	}
 	out := map[Partition]Offset{}
 	for _, g := range resp.Groups {
-		if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+		if err := kerr.ErrorForCode(g.ErrorCode); errors.Is(err, kerr.GroupIDNotFound) {
+			continue // it has committed nothing yet
+		} else if err != nil {
 			return nil, fault(what, err)
 		}
 		for _, t := range g.Topics {
