@@ -52,7 +52,7 @@ func (d *document) parse(data []byte) bool {
 	err := dec.Decode(&doc)
 	switch {
 	case errors.Is(err, io.EOF) || err == nil && len(doc.Content) == 0:
-		d.at(1, 1, SeverityError, RuleSyntax, "the file is empty", "the README has a file to start from")
+		d.at(1, 1, SeverityError, RuleSyntax, "the file is empty", "streamd init > pipeline.yaml writes one to start from")
 		return false
 	case err != nil:
 		d.syntaxError(err)

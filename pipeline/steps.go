@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -240,14 +241,13 @@ func (r *planner) source(key, n *yaml.Node) {
 }
 
 func (r *planner) format(n *yaml.Node) string {
-	f := r.d.choice(n, "format", formatJSON, "avro", "protobuf", formatCloudEvents, "debezium", formatString, formatBytes)
-	switch f {
-	case "":
+	if n != nil && slices.Contains([]string{"avro", "protobuf", "debezium"}, n.Value) {
+		r.d.errorf(n, RuleNotAvailable, "format %q is not available in this version", n.Value)
 		return formatJSON
-	case formatJSON, formatString, formatBytes, formatCloudEvents:
+	}
+	if f := r.d.choice(n, "format", formatJSON, formatCloudEvents, formatString, formatBytes); f != "" {
 		return f
 	}
-	r.d.errorf(n, RuleNotAvailable, "format %q is not available in this version", f)
 	return formatJSON
 }
 

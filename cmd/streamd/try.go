@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,6 +79,9 @@ matters. Only this machine can reach it. Each start is a new cluster: remove the
 				cfg.Topics = append(cfg.Topics, topic)
 			}
 			b, err := embedded.Start(cfg)
+			if errors.Is(err, syscall.EADDRINUSE) {
+				return fmt.Errorf("%w: port %d belongs to another process, perhaps a broker: choose another one with --port, or 0 for a free one", daemon.ErrInUse, cfg.Port)
+			}
 			if err != nil {
 				return err
 			}

@@ -43,7 +43,7 @@ func ageBuckets() []float64 {
 }
 
 func latencyBuckets() []float64 {
-	return []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600}
+	return []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400}
 }
 
 func sizeBuckets() []float64 {

@@ -192,7 +192,7 @@ func (d *doctor) topics(ctx context.Context) error {
 		case missing && isInternal:
 			toMake++
 		case missing:
-			d.note("topics", Failure, fmt.Sprintf("kafka-topics --create --topic %s --partitions N", n.name), "%s topic %s does not exist", n.use, n.name)
+			d.note("topics", Failure, fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions N --bootstrap-server BROKER", n.name), "%s topic %s does not exist", n.use, n.name)
 		case errors.Is(err, kerr.TopicAuthorizationFailed):
 			d.note("acl", Failure, d.aclTopic(n), "%s topic %s may not even be described", n.use, n.name).kind = broker.ErrAuthorization
 		case err != nil:
