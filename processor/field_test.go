@@ -124,7 +124,7 @@ func (w *world) dense(want map[string]int64) {
 
 func (w *world) state(disk *memoryLog, task, store string) map[string]int64 {
 	out := map[string]int64{}
-	for k, v := range disk.tasks[task].state[store] {
+	for k, v := range disk.tasks[task].store(store).All() {
 		out[k] = int64(binary.BigEndian.Uint64(v))
 	}
 	return out
@@ -139,7 +139,9 @@ func copyOf(l *memoryLog) *memoryLog {
 		c.position, c.found = task.position, task.found
 		c.position.Changelogs = slices.Clone(task.position.Changelogs)
 		for store, m := range task.state {
-			c.state[store] = maps.Clone(m)
+			for k, v := range m.All() {
+				c.store(store).Put(k, v)
+			}
 		}
 		for op, ids := range task.ids {
 			c.ids[op] = ids.Clone()

@@ -603,7 +603,7 @@ func TestLargeStateEndsATransaction(t *testing.T) {
 	if limit := s.engine.cfg.maxBytes + 2<<20; most > limit {
 		t.Errorf("a transaction of %d bytes, the limit is about %d", most, limit)
 	}
-	if n := len(w.disk.tasks["in/0"].state["large"]); n != 400 {
+	if n := w.disk.tasks["in/0"].store("large").Len(); n != 400 {
 		t.Errorf("%d keys", n)
 	}
 }

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"maps"
 	"slices"
-	"sort"
 
 	"github.com/streamd/streamd/dedup"
 	"github.com/streamd/streamd/dedup/deduptest"
+	"github.com/streamd/streamd/internal/ordered"
 	"github.com/streamd/streamd/record"
 )
 
@@ -34,7 +34,7 @@ func (l *memoryLog) Task(name string) (LocalStore, error) {
 type memoryTask struct {
 	position record.LocalPosition
 	found    bool
-	state    map[string]map[string][]byte
+	state    map[string]*ordered.Map
 	ids      map[string]*deduptest.Log
 	fail     error // of the next Apply
 	// beforeReset, if set, is told of a Reset.
@@ -68,13 +68,10 @@ func (t *memoryTask) Apply(b *record.Batch) error {
 		}
 	}
 	for _, c := range b.State {
-		if t.state[c.Store] == nil {
-			t.state[c.Store] = map[string][]byte{}
-		}
 		if c.Value == nil {
-			delete(t.state[c.Store], string(c.Key))
+			t.store(c.Store).Delete(c.Key)
 		} else {
-			t.state[c.Store][string(c.Key)] = bytes.Clone(c.Value)
+			t.store(c.Store).Put(string(c.Key), bytes.Clone(c.Value))
 		}
 	}
 	t.position, t.found = b.Position, true
@@ -84,18 +81,19 @@ func (t *memoryTask) Apply(b *record.Batch) error {
 }
 
 func (t *memoryTask) Get(store string, key []byte) ([]byte, error) {
-	return t.state[store][string(key)], nil
+	return t.store(store).Get(key), nil
 }
 
 func (t *memoryTask) Range(store string, from, to []byte, fn func(k, v []byte) bool) error {
-	keys := slices.Collect(maps.Keys(t.state[store]))
-	sort.Strings(keys)
-	for _, k := range keys {
-		if k >= string(from) && (to == nil || k < string(to)) && !fn([]byte(k), t.state[store][k]) {
-			return nil
-		}
-	}
+	t.store(store).Range(from, to, func(k string, v []byte) bool { return fn([]byte(k), v) })
 	return nil
+}
+
+func (t *memoryTask) store(name string) *ordered.Map {
+	if t.state[name] == nil {
+		t.state[name] = &ordered.Map{}
+	}
+	return t.state[name]
 }
 
 func (t *memoryTask) log(op string) *deduptest.Log {
@@ -112,6 +110,6 @@ func (t *memoryTask) Reset() error {
 		t.beforeReset()
 	}
 	t.position, t.found = record.LocalPosition{}, false
-	t.state, t.ids = map[string]map[string][]byte{}, map[string]*deduptest.Log{}
+	t.state, t.ids = map[string]*ordered.Map{}, map[string]*deduptest.Log{}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -208,13 +209,17 @@ func manyTimers(t *testing.T) *topology.Topology {
 	return topo
 }
 
-// TestTenThousandTimers: each fires once, none early, though the process dies at 20 moments, and now and then with
-// its disk.
-func TestTenThousandTimers(t *testing.T) {
-	const timers, kills = 10_000, 20
+// TestManyTimers: each fires once, none early, though the process dies at 20 moments, and now and then with
+// its disk. STREAMD_SOAK=1: 100,000 of them.
+func TestManyTimers(t *testing.T) {
+	const kills = 20
+	timers := 10_000
+	if os.Getenv("STREAMD_SOAK") != "" {
+		timers = 100_000
+	}
 	w := newWorld(t, manyTimers(t))
 	r := rand.New(rand.NewPCG(7, 7))
-	sent, killed := 0, 0
+	sent, killed, sending := 0, 0, 0
 	life := func() (crashed bool) {
 		defer func() {
 			if v := recover(); v != nil {
@@ -225,7 +230,7 @@ func TestTenThousandTimers(t *testing.T) {
 			}
 		}()
 		s := w.live()
-		calls, last := 0, 20+r.IntN(60)
+		calls, last := 0, 20+r.IntN(60*timers/10_000)
 		verdict := []simbroker.Verdict{simbroker.CrashBefore, simbroker.CrashAfter}[r.IntN(2)]
 		w.b.SetFault(func(c simbroker.Call) simbroker.Action {
 			if calls++; killed < kills && calls == last {
@@ -255,7 +260,9 @@ func TestTenThousandTimers(t *testing.T) {
 		return false
 	}
 	for life() {
-		killed++
+		if killed++; sent < timers {
+			sending++
+		}
 		if r.IntN(4) == 0 {
 			w.disk = newMemoryLog()
 		}
@@ -289,6 +296,7 @@ func TestTenThousandTimers(t *testing.T) {
 	if missing > 0 {
 		t.Errorf("%d timers did not fire", missing)
 	}
+	t.Logf("%d timers, each fired once and none early, %d kills, %d of them while timers were being set", timers, killed, sending)
 }
 
 // TestTimerThatFails: the operator's policy decides, about an error, about an output that is too large, and about one of
@@ -417,7 +425,7 @@ func TestTimersSurvive(t *testing.T) {
 	s = w.live()
 	w.work(s, time.Second)
 	expect("a=00:10:00 b=00:20:00 c=00:30:00")
-	if n := len(w.disk.tasks["in/0"].state["timers"]); n != 0 {
+	if n := w.disk.tasks["in/0"].store("timers").Len(); n != 0 {
 		t.Errorf("%d entries are left", n)
 	}
 }

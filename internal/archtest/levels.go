@@ -16,6 +16,7 @@ var levels = map[string]int{
 	"serde":               0,
 	"internal/invariant":  0,
 	"internal/fault":      0,
+	"internal/ordered":    0,
 	"internal/broker":     1,
 	"internal/metric":     1,
 	"internal/embedded":   1,
@@ -91,7 +92,7 @@ var soleImporters = []struct {
 }
 
 // testOnly are packages that no shipped code may reach.
-var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "internal/kafka/faultnet", "dedup/deduptest", "topologytest"}
+var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "internal/kafka/faultnet", "dedup/deduptest", "internal/ordered", "topologytest"}
 
 // testOnlyImporters may import the packages of testOnly also from files that are no tests.
 var testOnlyImporters = []string{"internal/brokertest", "test", "topologytest"}

@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sort"
 
 	"github.com/streamd/streamd/dedup"
 	"github.com/streamd/streamd/dedup/deduptest"
+	"github.com/streamd/streamd/internal/ordered"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/txlog"
@@ -110,13 +110,13 @@ type diskTask struct {
 	name     string
 	position record.LocalPosition
 	found    bool
-	state    map[string]map[string][]byte
+	state    map[string]*ordered.Map
 	ids      map[string]*deduptest.Log
 }
 
 func (t *diskTask) reset() {
 	t.position, t.found = record.LocalPosition{}, false
-	t.state, t.ids = map[string]map[string][]byte{}, map[string]*deduptest.Log{}
+	t.state, t.ids = map[string]*ordered.Map{}, map[string]*deduptest.Log{}
 }
 
 func (t *diskTask) log(op string) *deduptest.Log {
@@ -143,24 +143,28 @@ func (t *diskTask) apply(b *record.Batch) {
 
 func (t *diskTask) change(state []record.StateChange) {
 	for _, c := range state {
-		m := t.state[c.Store]
-		if m == nil {
-			m = map[string][]byte{}
-			t.state[c.Store] = m
-		}
-		if c.Value == nil {
-			delete(m, string(c.Key))
+		if m := t.store(c.Store); c.Value == nil {
+			m.Delete(c.Key)
 		} else {
-			m[string(c.Key)] = c.Value
+			m.Put(string(c.Key), c.Value)
 		}
 	}
+}
+
+func (t *diskTask) store(name string) *ordered.Map {
+	m := t.state[name]
+	if m == nil {
+		m = &ordered.Map{}
+		t.state[name] = m
+	}
+	return m
 }
 
 // content is what a checker compares: all state, and all IDs by operator, in a fixed order.
 func (t *diskTask) content() (state, ids []string) {
 	for _, store := range slices.Sorted(maps.Keys(t.state)) {
-		for _, k := range slices.Sorted(maps.Keys(t.state[store])) {
-			state = append(state, fmt.Sprintf("%s %q=%q", store, k, t.state[store][k]))
+		for k, v := range t.state[store].All() {
+			state = append(state, fmt.Sprintf("%s %q=%q", store, k, v))
 		}
 	}
 	for _, op := range slices.Sorted(maps.Keys(t.ids)) {
@@ -283,19 +287,12 @@ func copied(b *record.Batch) *record.Batch {
 
 // Get implements processor.LocalStore.
 func (v taskView) Get(store string, key []byte) ([]byte, error) {
-	return v.d.task(v.name).state[store][string(key)], nil
+	return v.d.task(v.name).store(store).Get(key), nil
 }
 
 // Range implements processor.LocalStore.
 func (v taskView) Range(store string, from, to []byte, fn func(k, v []byte) bool) error {
-	m := v.d.task(v.name).state[store]
-	keys := slices.Collect(maps.Keys(m))
-	sort.Strings(keys)
-	for _, k := range keys {
-		if k >= string(from) && (to == nil || k < string(to)) && !fn([]byte(k), m[k]) {
-			return nil
-		}
-	}
+	v.d.task(v.name).store(store).Range(from, to, func(k string, value []byte) bool { return fn([]byte(k), value) })
 	return nil
 }
 
