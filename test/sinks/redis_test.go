@@ -130,7 +130,9 @@ func (h *redisHarness) Rows(ctx context.Context, table sink.Table) ([][]string, 
 	return rows, nil
 }
 
-func TestRedis(t *testing.T) {
+// startedRedis starts a server, and removes it with the test.
+func startedRedis(t *testing.T) *dbenv.Server {
+	t.Helper()
 	s, err := dbenv.Redis(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -143,6 +145,11 @@ func TestRedis(t *testing.T) {
 	if err := s.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+func TestRedis(t *testing.T) {
+	s := startedRedis(t)
 	client := goredis.NewClient(&goredis.Options{Addr: s.Address})
 	t.Cleanup(func() { _ = client.Close() })
 	sinktest.Run(t, &redisHarness{server: s, client: client})
