@@ -326,6 +326,9 @@ func (k *keyPlan) make(d *decoder, r *event) (recKey, error) {
 		if _, err := keyText(v); err != nil {
 			return recKey{}, err
 		}
+		if d, ok := v.(decimal); ok {
+			v = d.trimmed() // 1.5 and 1.50 are one key, in a list too
+		}
 		vals[i] = v
 	}
 	key := recKey{val: vals[0]}

@@ -158,9 +158,11 @@ func (d *document) appendNode(b []byte, n *yaml.Node, depth int) ([]byte, bool) 
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(appendString(b, o.members[i].key.Value), ':')
 			var ok bool
-			if b, ok = d.appendNode(b, o.members[i].value, depth+1); !ok {
+			if b, ok = d.appendText(b, o.members[i].key); !ok {
+				return nil, false
+			}
+			if b, ok = d.appendNode(append(b, ':'), o.members[i].value, depth+1); !ok {
 				return nil, false
 			}
 		}
@@ -197,5 +199,14 @@ func (d *document) appendNode(b []byte, n *yaml.Node, depth int) ([]byte, bool) 
 		d.errorf(n, RuleInvalidValue, "%q is not a number of JSON", v.Value)
 		return nil, false
 	}
-	return appendString(b, v.Value), true
+	return d.appendText(b, v)
+}
+
+// appendText writes a scalar as a JSON string.
+func (d *document) appendText(b []byte, n *yaml.Node) ([]byte, bool) {
+	out, err := appendString(b, n.Value)
+	if err != nil {
+		d.errorf(n, RuleInvalidValue, "%v", err)
+	}
+	return out, err == nil
 }

@@ -133,6 +133,13 @@ func (x decimal) String() string { return x.d.StringFixed(x.scale) }
 // canonical is the number without zeros at its end: equal numbers have equal texts.
 func (x decimal) canonical() string { return x.d.String() }
 
+// trimmed is the number without zeros at its end: it is written as canonical is.
+func (x decimal) trimmed() decimal {
+	x.scale = uint8(len(fraction(x.d)))
+	x.d = x.d.Trunc(x.scale)
+	return x
+}
+
 func (x decimal) add(y decimal) (decimal, error) {
 	out, err := bounded(x.d.Add(y.d), int(max(x.scale, y.scale)))
 	out.number = x.number && y.number

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -22,7 +23,10 @@ const (
 	maxValueBytes = 16 << 20
 )
 
-var errValueLarge = fmt.Errorf("the value has more than %d MiB", maxValueBytes>>20)
+var (
+	errValueLarge = fmt.Errorf("the value has more than %d MiB", maxValueBytes>>20)
+	errNotUTF8    = errors.New("a text that is not UTF-8 cannot be written as JSON")
+)
 
 // appendJSON writes a value as JSON. The same value always gives the same bytes: an object that was read
 // is written as it was read, a computed one in the order of its declaration, a map in the order of its keys.
@@ -45,7 +49,7 @@ func appendJSON(b []byte, v ref.Val, depth int) ([]byte, error) {
 	case types.Double:
 		return appendFloat(b, float64(v))
 	case types.String:
-		return appendString(b, string(v)), nil
+		return appendString(b, string(v))
 	case types.Bytes:
 		b = append(b, '"')
 		b = base64.StdEncoding.AppendEncode(b, v)
@@ -105,7 +109,10 @@ func (o *jsonObject) appendJSON(b []byte, depth int) ([]byte, error) {
 			b = append(b, ',')
 		}
 		first = false
-		b = append(appendString(b, o.name(i)), ':')
+		if b, err = appendString(b, o.name(i)); err != nil {
+			return nil, err
+		}
+		b = append(b, ':')
 		if f.raw != nil {
 			b = append(b, f.raw...)
 			continue
@@ -164,7 +171,10 @@ func appendMap(b []byte, m traits.Mapper, depth int) ([]byte, error) {
 			}
 			b = append(b, ',')
 		}
-		b = append(appendString(b, e.name), ':')
+		if b, err = appendString(b, e.name); err != nil {
+			return nil, err
+		}
+		b = append(b, ':')
 		if b, err = appendJSON(b, e.value, depth+1); err != nil {
 			return nil, fieldError(e.name, err)
 		}
@@ -184,8 +194,9 @@ func appendFloat(b []byte, f float64) ([]byte, error) {
 	return strconv.AppendFloat(b, f, format, -1, 64), nil
 }
 
-// appendString writes a JSON string. Only what must be escaped is; bytes that are not UTF-8 become U+FFFD.
-func appendString(b []byte, s string) []byte {
+// appendString writes a JSON string. Only what must be escaped is. The error is errNotUTF8: with another character
+// in the place of such bytes, texts that differ would be written alike.
+func appendString(b []byte, s string) ([]byte, error) {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
 	start := 0
@@ -197,13 +208,10 @@ func appendString(b []byte, s string) []byte {
 		}
 		if c >= utf8.RuneSelf {
 			r, size := utf8.DecodeRuneInString(s[i:])
-			if r != utf8.RuneError || size != 1 {
-				i += size
-				continue
+			if r == utf8.RuneError && size == 1 {
+				return nil, errNotUTF8
 			}
-			b = append(append(b, s[start:i]...), "\uFFFD"...)
-			i++
-			start = i
+			i += size
 			continue
 		}
 		b = append(b, s[start:i]...)
@@ -222,7 +230,7 @@ func appendString(b []byte, s string) []byte {
 		i++
 		start = i
 	}
-	return append(append(b, s[start:]...), '"')
+	return append(append(b, s[start:]...), '"'), nil
 }
 
 // keyText is the text of a value that identifies something: a record's key, an ID, a name in a map. Equal

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common"
@@ -297,12 +298,12 @@ func newHeaders(h record.Headers, d *decoder) ref.Val {
 	o := &jsonObject{dec: d, open: true}
 	m := headerMap{h}
 	for _, x := range h {
-		if o.indexOf(x.Key) >= 0 {
+		if o.indexOf(x.Key) >= 0 || !utf8.ValidString(x.Key) {
 			continue
 		}
 		v, err := m.get(x.Key)
 		if err != nil {
-			continue // null or not a text: as good as not there
+			continue // null or not a text: as good as not there, like a name that is none
 		}
 		o.names, o.fields = append(o.names, x.Key), append(o.fields, jsonField{val: v})
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/bits"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -33,8 +34,11 @@ func skipSpace(b []byte, i int) int {
 
 // skipString checks the string that starts at b[i] (the quote) and returns the index behind it. plain
 // means that the bytes between the quotes are the text: ASCII without an escape.
+//
+// A text is Unicode. encoding/json reads bytes that are not UTF-8, and halves of a UTF-16 pair, as U+FFFD, all of
+// them alike: as IDs or keys, different texts would be one. (RFC 8259, 8.1 and 8.2; RFC 7493, 2.1.)
 func skipString(b []byte, i int) (end int, plain bool, err error) {
-	start := i
+	start, ascii := i, true
 	i++
 	plain = true
 	for {
@@ -53,6 +57,11 @@ func skipString(b []byte, i int) (end int, plain bool, err error) {
 		}
 		switch c := b[i]; {
 		case c == '"':
+			if !ascii {
+				if bad := invalidUTF8(b[start+1 : i]); bad >= 0 {
+					return 0, false, jsonFail(start+1+bad, "a text that is not UTF-8")
+				}
+			}
 			return i + 1, plain, nil
 		case c == '\\':
 			plain = false
@@ -63,10 +72,24 @@ func skipString(b []byte, i int) (end int, plain bool, err error) {
 			return 0, false, jsonFail(i, "a control character in a text")
 		default:
 			if c >= utf8.RuneSelf {
-				plain = false
+				plain, ascii = false, false
 			}
 			i++
 		}
+	}
+}
+
+// invalidUTF8 returns the index of the first byte that is not UTF-8, -1 if all are.
+func invalidUTF8(text []byte) int {
+	if utf8.Valid(text) {
+		return -1
+	}
+	for i := 0; ; {
+		r, size := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError && size <= 1 {
+			return i
+		}
+		i += size
 	}
 }
 
@@ -86,15 +109,40 @@ func skipEscape(b []byte, i int) (int, error) {
 	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
 		return i + 2, nil
 	case 'u':
-		if i+6 <= len(b) && isHex(b[i+2]) && isHex(b[i+3]) && isHex(b[i+4]) && isHex(b[i+5]) {
+		unit, ok := escapedUnit(b, i)
+		switch {
+		case !ok:
+		case !utf16.IsSurrogate(unit):
 			return i + 6, nil
+		default:
+			if low, ok := escapedUnit(b, i+6); ok && utf16.DecodeRune(unit, low) != utf8.RuneError {
+				return i + 12, nil
+			}
+			return 0, jsonFail(i, "half of a pair of UTF-16, without the other half")
 		}
 	}
 	return 0, jsonFail(i, "an unknown escape")
 }
 
-func isHex(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
+// escapedUnit reads the escape \uXXXX at b[i]: one unit of UTF-16.
+func escapedUnit(b []byte, i int) (unit rune, ok bool) {
+	if i+6 > len(b) || b[i] != '\\' || b[i+1] != 'u' {
+		return 0, false
+	}
+	for _, c := range b[i+2 : i+6] {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, false
+		}
+		unit = unit<<4 | rune(c)
+	}
+	return unit, true
 }
 
 // skipNumber checks the number at b[i]: -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?
@@ -327,8 +375,7 @@ func findField(b []byte, name string) ([]byte, error) {
 	return found, nil
 }
 
-// unquoteJSON decodes what stands between the quotes of a checked string. Bytes that are not UTF-8
-// become U+FFFD, as in encoding/json.
+// unquoteJSON decodes what stands between the quotes of a string that skipString has checked.
 func unquoteJSON(inner []byte) string {
 	plain := true
 	for _, c := range inner {

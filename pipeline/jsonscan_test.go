@@ -15,9 +15,9 @@ func checkScan(t *testing.T, b []byte, name string) {
 	t.Helper()
 	before := bytes.Clone(b)
 	found, err := findField(b, name)
-	valid := json.Valid(b)
+	valid := json.Valid(b) && strictText(b)
 	if (err == nil) != valid {
-		t.Fatalf("%q: json.Valid %v, the scanner says %v", shorten(string(b)), valid, err)
+		t.Fatalf("%q: JSON and Unicode: %v, the scanner says %v", shorten(string(b)), valid, err)
 	}
 	if !bytes.Equal(before, b) {
 		t.Fatalf("the input was changed")

@@ -68,6 +68,7 @@ func (s keySerde) Append(dst []byte, k recKey) ([]byte, error) {
 	return appendKey(dst, k.val)
 }
 
+// appendKey writes equal keys as equal bytes.
 func appendKey(dst []byte, v ref.Val) ([]byte, error) {
 	if text, err := keyText(v); err == nil {
 		return append(dst, text...), nil
@@ -243,7 +244,7 @@ func cloudEventID(r *event) (record.ID, error) {
 		if err != nil {
 			return "", err
 		}
-		return record.CompositeID(source, id), nil
+		return eventID(source, id), nil
 	}
 	source, err := h.get("ce_source")
 	if err != nil {
@@ -253,7 +254,18 @@ func cloudEventID(r *event) (record.ID, error) {
 	if err != nil {
 		return "", err
 	}
-	return record.CompositeID(string(source.(types.String)), string(id.(types.String))), nil
+	return eventID(string(source.(types.String)), string(id.(types.String))), nil
+}
+
+// eventID joins the parts without ambiguity, as a text: an expression may put the ID into a value or a list. What
+// CompositeID writes in front of a part of 128 bytes or more is no UTF-8. The other form starts with 0, and the first
+// one never does.
+func eventID(source, id string) record.ID {
+	out := record.CompositeID(source, id)
+	if out != "" && (len(source) >= utf8.RuneSelf || len(id) >= utf8.RuneSelf) {
+		out = record.ID(fmt.Sprintf("\x00%d:%s%s", len(source), source, id))
+	}
+	return out
 }
 
 func findText(b []byte, name string) (string, error) {

@@ -35,6 +35,8 @@ func FuzzDecode(f *testing.F) {
 	for _, s := range []string{"", "12345678", "null", `"a"`, `{"id":"b1","amount":1e3,"Tags":["x"]}`, `[1,null,{"a":{}}]`, "{}x"} {
 		f.Add([]byte(s))
 	}
+	f.Add([]byte("\"\xff\""))
+	f.Add([]byte(`"\ud800"`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		again(t, serde.String(), b, true)
 		again(t, serde.Bytes(), b, true)
@@ -50,13 +52,18 @@ func FuzzDecode(f *testing.F) {
 
 func FuzzString(f *testing.F) {
 	f.Add("a<&>\u2028")
+	f.Add("a\xff")
+	f.Add("\uFFFD")
 	f.Fuzz(func(t *testing.T, v string) {
 		s := serde.JSON[string]()
 		b, err := s.Append(nil, v)
-		if err != nil {
-			t.Fatal(err)
+		if (err == nil) != utf8.ValidString(v) {
+			t.Fatalf("%q is written as %q, %v", v, b, err)
 		}
-		if back, err := s.Decode(b); err != nil || utf8.ValidString(v) && back != v {
+		if err != nil {
+			return
+		}
+		if back, err := s.Decode(b); err != nil || back != v {
 			t.Fatalf("%q became %q, %v", v, back, err)
 		}
 	})

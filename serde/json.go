@@ -12,6 +12,9 @@ import (
 // ignored; bytes behind the value are an error. <, > and & are written as they are. Depth and size of what
 // is decoded are bounded by the record (and by encoding/json's 10,000 levels).
 //
+// Text is Unicode, both ways: what encoding/json would quietly read or write as U+FFFD (bytes that are not UTF-8,
+// halves of a UTF-16 pair) is refused with [ErrText], since two IDs or keys that differ there would be one.
+//
 // If T is a pointer or an interface, nil is null. For any other T null is refused with [ErrNull], and so is the
 // literal null, which encoding/json would quietly take for a zero value; a slice, a map or a type
 // with its own UnmarshalJSON may be the literal null. A nil slice or map is written as that literal: it
@@ -64,6 +67,9 @@ func (s *jsonSerde[T]) Append(dst []byte, v T) ([]byte, error) {
 	err := e.json.Encode(v)
 	out := e.out
 	e.out = nil // the pool must not keep the caller's memory
+	if err == nil && bytes.Contains(out[len(dst):], []byte(replaced)) && hasInvalidText(reflect.ValueOf(&v).Elem()) {
+		err = ErrText
+	}
 	if err != nil {
 		return nil, fmt.Errorf("serde: json: %w", err)
 	}
@@ -81,7 +87,11 @@ func (s *jsonSerde[T]) Decode(b []byte) (T, error) {
 	if !s.literal && string(bytes.TrimSpace(b)) == "null" {
 		return v, null("json")
 	}
-	if err := json.Unmarshal(b, &v); err != nil {
+	err := json.Unmarshal(b, &v)
+	if err == nil && !isUnicode(b) {
+		err = ErrText
+	}
+	if err != nil {
 		var zero T // not half a value
 		return zero, fmt.Errorf("serde: json: %w", err)
 	}
