@@ -57,6 +57,7 @@ const (
 	// RuleWindowNotWritten: results of windows are written without a word of which window.
 	RuleWindowNotWritten = "window-not-written"
 	RuleNoSink           = "no-sink"  // a pipeline that writes nothing
+	RuleLoop             = "loop"     // a topic that the pipeline reads, too, is written
 	RuleTopology         = "topology" // each step is right, together they are not
 	maxShownProblems     = 100
 	maxExcerptRunes      = 160
@@ -69,7 +70,7 @@ func ruleNames() []string {
 		RuleSyntax, RuleTooLarge, RuleUnknownField, RuleMissingField, RuleDuplicateKey, RuleWrongType, RuleInvalidValue,
 		RuleNotAvailable, RuleVariable, RuleExpression, RuleUnknownName, RuleDuplicateName, RuleOneOperator, RuleFrom, RuleSet,
 		RuleUnknownRule, RuleDedupScope, RuleIDTooCoarse, RuleIDContentHash, RuleIDPosition, RuleIDNotAList, RuleFloatMoney,
-		RuleMissingUnit, RuleUnusedSource, RuleUnusedType, RuleUnusedStep, RuleNoDeadLetter, RuleNoSink, RuleTopology, RuleWindowNotWritten,
+		RuleMissingUnit, RuleUnusedSource, RuleUnusedType, RuleUnusedStep, RuleNoDeadLetter, RuleNoSink, RuleTopology, RuleWindowNotWritten, RuleLoop,
 	}
 }
 

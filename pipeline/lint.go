@@ -68,6 +68,7 @@ func (r *planner) lintID(s *stepPlan, p *dedupPlan) {
 // lint looks at the pipeline as a whole.
 func (r *planner) lint() {
 	r.lintDeadLetter()
+	r.lintLoop()
 	for _, x := range r.d.diags {
 		switch x.Rule {
 		case RuleNotAvailable, RuleUnknownName, RuleFrom, RuleOneOperator, RuleWrongType, RuleTooLarge:
@@ -140,6 +141,23 @@ func (r *planner) lintDeadLetter() {
 	}
 	for _, n := range r.deadEnds {
 		d.errorf(n, RuleNoDeadLetter, "dead_letter without a dead letter topic").hint("add errors: {dead_letter_topic: NAME}")
+	}
+}
+
+// lintLoop looks for outputs that the pipeline would read again.
+func (r *planner) lintLoop() {
+	for _, src := range r.plan.sources {
+		if src.topic == "" {
+			continue
+		}
+		if src.topic == r.p.Errors.DeadLetterTopic {
+			r.d.errorf(r.errorsKey, RuleLoop, "dead_letter_topic %q is the topic of source %q: each dead letter would come back as a record, and fail again", src.topic, src.out.name)
+		}
+		for _, s := range r.plan.steps {
+			if s.kind == opTo && s.topic == src.topic {
+				r.d.errorf(s.node, RuleLoop, "topic %q is that of source %q: what is written would come back as a record, without end", s.topic, src.out.name)
+			}
+		}
 	}
 }
 

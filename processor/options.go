@@ -256,5 +256,12 @@ func (c *config) validate(t *topology.Topology) error {
 			}
 		}
 	}
+	for _, s := range t.Subtopologies() {
+		for _, src := range s.Sources {
+			if c.deadLetter != "" && t.SourceTopic(src) == c.deadLetter {
+				bad("the dead letter topic %q is read by source %q: each dead letter would come back as a record", c.deadLetter, src.Name)
+			}
+		}
+	}
 	return errors.Join(errs...)
 }

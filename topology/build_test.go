@@ -43,6 +43,10 @@ func TestBuildFindsMistakes(t *testing.T) {
 			toText(in)
 			toText(From(b, "in", text, text, Name("again")), Name("to2"))
 		}, want: []string{"again duplicate-topic"}},
+		"output that is read": {build: func(b *Builder, in *Stream[string, string]) {
+			toText(in)
+			To(From(b, "other", text, text), "in", text, text, Name("back"))
+		}, want: []string{"back loop"}},
 		"no source":          {build: func(b *Builder, _ *Stream[string, string]) { b.nodes = nil }, want: []string{"app empty"}},
 		"unused source":      {build: func(*Builder, *Stream[string, string]) {}, want: []string{"in unused"}},
 		"unused filter":      {build: func(_ *Builder, in *Stream[string, string]) { Filter(in, keyIs("a")) }, want: []string{"filter-1 unused"}},
@@ -159,6 +163,15 @@ func count(n int64, _ textRecord) (int64, error)              { return n + 1, ni
 func nothing(Context, textRecord, Emit[string, string]) error { return nil }
 func dedupText(s *Stream[string, string], name string) *Stream[string, string] {
 	return Dedup(s, name, Retention(time.Hour))
+}
+
+// TestFeedback: what is written comes back as input where that is asked for.
+func TestFeedback(t *testing.T) {
+	b := textSource()
+	To(Filter(b.in, keyIs("again")), "in", serde.String(), serde.String(), Feedback())
+	if _, err := b.Build(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAggregateBehindOperatorsThatKeepKeys(t *testing.T) {

@@ -40,7 +40,8 @@ type options struct {
 
 	partitions *int32
 	withoutID  bool
-	partition  any // func(record.Record[K, V], int32) record.Partition
+	feedback   bool // the topic may be read, too
+	partition  any  // func(record.Record[K, V], int32) record.Partition
 	stores     []StateStore
 	timers     []timerHandler
 	schedules  []scheduleHandler
@@ -97,7 +98,7 @@ type (
 		option
 		process()
 	}
-	// SinkOption is an option of To: Name, IDHeader, WithoutID, Partition, OnError.
+	// SinkOption is an option of To: Name, IDHeader, WithoutID, Partition, Feedback, OnError.
 	SinkOption interface {
 		option
 		sink()

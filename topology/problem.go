@@ -9,7 +9,7 @@ import (
 type Problem struct {
 	// Operator is the operator's name, or the application's if the problem is not about an operator.
 	Operator string
-	// Rule names the kind of mistake: name, duplicate-name, topic, duplicate-topic, serde,
+	// Rule names the kind of mistake: name, duplicate-name, topic, duplicate-topic, loop, serde,
 	// function, option, retention, window, unused, unkeyed, store, builder, empty.
 	Rule string
 	What string

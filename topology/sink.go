@@ -12,13 +12,17 @@ import (
 // WithoutID leaves the ID header out of the topic's records.
 func WithoutID() SinkSetting { return SinkSetting{func(o *options) { o.withoutID = true }} }
 
+// Feedback says that the topic is meant to be one that the topology reads, too: what is written comes back as
+// input. Without it Build refuses such an output, since a record that always comes back runs for ever.
+func Feedback() SinkSetting { return SinkSetting{func(o *options) { o.feedback = true }} }
+
 // Partition chooses the partition of each record, from 0 to n-1. Default: the hash of the key, as
 // Kafka's own partitioner does; without a key, the number of the source record's partition, modulo n.
 func Partition[K, V any](fn func(r record.Record[K, V], n int32) record.Partition) SinkSetting {
 	return SinkSetting{func(o *options) { o.partition = fn }}
 }
 
-// To writes a stream into a topic. Options: Name, OnError, IDHeader, WithoutID, Partition.
+// To writes a stream into a topic. Options: Name, OnError, IDHeader, WithoutID, Partition, Feedback.
 //
 // The record keeps its time and its headers, and carries its ID in the header "record-id", so that
 // whoever reads the topic can drop duplicates. The header is the record's own ID or absent: one

@@ -199,6 +199,14 @@ func check(b *Builder, t *Topology) []*Problem {
 			n.check(func(rule, what string) { note(n.name, rule, "%s", what) })
 		}
 	}
+	for _, n := range b.nodes {
+		if n.sink == nil || n.sink.Internal || n.opts.feedback {
+			continue
+		}
+		if source := topics[n.sink.Topic]; source != nil {
+			note(n.name, "loop", "writes topic %q, which source %q reads: its records would come back without end; if that is meant, say so with Feedback", n.sink.Topic, source.name)
+		}
+	}
 	checkStores(t, note)
 	return found
 }
