@@ -44,9 +44,9 @@ func hunt(t *testing.T, program string) (kills int, err error) {
 			return kills, early // the rebalances of the start were enough
 		}
 		var n int
-		n, err = inflict(m, plantedRound, Kills)
+		n, err = inflict(m, plantedRound, 0, Kills)
 		if err == nil {
-			err = m.Finish(30 * time.Second)
+			err = m.Finish(time.Minute)
 		}
 		m.Close()
 		kills += n

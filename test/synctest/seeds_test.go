@@ -5,7 +5,6 @@ package synctest
 import (
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -29,9 +28,6 @@ func TestSeeds(t *testing.T) {
 			t.Error(e)
 		}
 		return
-	}
-	if os.Getenv("STREAMD_SOAK") != "" {
-		*seedsFlag = max(*seedsFlag, 5000)
 	}
 	if testing.Short() {
 		*seedsFlag = min(*seedsFlag, 20)

@@ -128,6 +128,16 @@ func (rs results) red() bool {
 	return false
 }
 
+// took is how long the layers took, those without planted bugs.
+func (rs results) took() (sum time.Duration) {
+	for _, r := range rs {
+		if d, err := time.ParseDuration(r.Took); err == nil && !strings.HasPrefix(r.Layer, "planted") {
+			sum += d
+		}
+	}
+	return sum
+}
+
 // block is the part of the file that is replaced.
 func (rs results) block() string {
 	var b strings.Builder
@@ -135,6 +145,7 @@ func (rs results) block() string {
 	for _, r := range rs {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` | %s |\n", r.Layer, r.What, r.Result, cell(strings.Join(r.Figures, "<br>")), r.Took, r.Commit, r.Date.Format("2006-01-02 15:04"))
 	}
+	fmt.Fprintf(&b, "\nAll of them together: %v.\n", rs.took())
 	b.WriteString("\nCommands, each on the machine named behind it:\n\n")
 	for _, r := range rs {
 		fmt.Fprintf(&b, "- %s: `%s` (%d cores, %s)\n", r.Layer, r.Command, r.Cores, r.Go)

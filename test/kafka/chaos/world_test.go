@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -334,19 +335,22 @@ func (l *load) progress(limit time.Duration, more int64) {
 	})
 }
 
+// healLimit is C9: the session timeout, the transaction timeout, both the defaults, and 10 s.
+const healLimit = 45*time.Second + 10*time.Second + 10*time.Second
+
 // finish ends the sending, waits until all is processed, and judges it.
-func (l *load) finish(limit time.Duration) crash.Expectation {
+func (l *load) finish() crash.Expectation {
 	w := l.w
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx, limit)
-	defer cancel()
 	close(l.stop)
 	<-l.done
 	w.must(l.err)
-	w.must(crash.AwaitCommitted(ctx, brokers.Addresses(), w.app, w.topic("in")))
-	w.must(l.sums.AwaitCount(ctx, l.totals.Seen, l.want.Distinct))
-	w.must(l.unique.AwaitEnd(ctx))
-	w.must(l.sums.AwaitEnd(ctx))
+	took, err := crash.Within(w.ctx, healLimit, 5*time.Minute, func(ctx context.Context) error {
+		return errors.Join(crash.AwaitCommitted(ctx, brokers.Addresses(), w.app, w.topic("in")),
+			l.sums.AwaitCount(ctx, l.totals.Seen, l.want.Distinct), l.unique.AwaitEnd(ctx), l.sums.AwaitEnd(ctx))
+	})
+	w.must(err)
+	w.Logf("all through %v after the last one was sent, the bound is %v", took.Round(time.Millisecond), healLimit)
 	l.unique.Locked(func() { w.check(l.order.Verify(l.want)) })
 	l.sums.Locked(func() { w.check(l.totals.Verify(l.want)) })
 	return l.want
