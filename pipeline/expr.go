@@ -9,6 +9,7 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"go.yaml.in/yaml/v3"
@@ -20,9 +21,14 @@ const (
 	maxExprNodes = 5_000
 	maxExprDepth = 100
 	maxRegexSize = 10_000 // instructions of a compiled regular expression
-	// maxExprCost is what one evaluation may cost, in CEL's units: about one for each operation and for
-	// each ten bytes of text. A million take some 100 ms.
+	// maxExprCost is what one evaluation may cost, in CEL's units: about one for each operation, for each ten
+	// bytes of text that are looked at, and for each bytesPerCost of text that are made. A million take some 100 ms.
 	maxExprCost = 1_000_000
+	// bytesPerCost bounds the texts that one evaluation makes to 32 MB.
+	bytesPerCost = 32
+	// maxFreeAdds is how many texts or lists may be added before what that costs is looked at: so few cannot make more
+	// than ten times the record, and looking takes time.
+	maxFreeAdds = 8
 )
 
 // The variables of expressions.
@@ -246,9 +252,11 @@ func (c *compiler) expression(n *yaml.Node, what string, sc *scope) *expr {
 	e := &expr{typ: checked.OutputType(), keyT: sc.key, dec: c.dec, text: strings.TrimSpace(s.text), node: s.node}
 	foldDecimals(checked.NativeRep())
 	e.inspect(checked.NativeRep())
-	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(decimalDecorator(checked.NativeRep()))}
-	if e.calls[loopMark] {
-		opts = append(opts, cel.CostLimit(maxExprCost))
+	opts := []cel.ProgramOption{
+		cel.EvalOptions(cel.OptOptimize), cel.CustomDecoratorV2(decimalDecorator(checked.NativeRep())), cel.CustomDecoratorV2(formatDecorator),
+	}
+	if e.calls[growthMark] {
+		opts = append(opts, cel.CostTracking(textCost{}), cel.CostLimit(maxExprCost))
 	}
 	prog, err := sc.env.Program(checked, opts...)
 	if err != nil {
@@ -344,23 +352,30 @@ func renumber(e ast.Expr, id int64) {
 	})
 }
 
-// loopMark stands among an expression's calls for a comprehension: the only thing whose cost is not
-// bounded by the size of expression and record.
-const loopMark = "@loop"
+// growthMark stands among an expression's calls for what can cost many times the size of expression and record: a
+// comprehension, or many texts or lists that are added.
+const growthMark = "@growth"
 
 // inspect notes what the expression uses.
 func (e *expr) inspect(tree *ast.AST) {
 	e.uses, e.calls = map[string]bool{}, map[string]bool{}
+	adds := 0
 	ast.PreOrderVisit(tree.Expr(), ast.NewExprVisitor(func(x ast.Expr) {
 		switch x.Kind() {
 		case ast.IdentKind:
 			e.uses[x.AsIdent()] = true
 		case ast.CallKind:
 			e.calls[x.AsCall().FunctionName()] = true
+			if x.AsCall().FunctionName() == operators.Add && grows(tree.GetType(x.ID())) {
+				adds++
+			}
 		case ast.ComprehensionKind:
-			e.calls[loopMark] = true
+			e.calls[growthMark] = true
 		}
 	}))
+	if adds > maxFreeAdds {
+		e.calls[growthMark] = true
+	}
 	root := tree.Expr()
 	switch root.Kind() {
 	case ast.LiteralKind:
@@ -370,6 +385,29 @@ func (e *expr) inspect(tree *ast.AST) {
 			e.field = s.FieldName()
 		}
 	}
+}
+
+// grows says whether a sum of this type can be larger than each of what is added.
+func grows(t *types.Type) bool {
+	return t == nil || t.Kind() == types.StringKind || t.Kind() == types.BytesKind || t.Kind() == types.ListKind || t.Kind() == types.DynKind
+}
+
+// textCost counts the bytes of each text that a function makes: CEL itself counts some functions as one operation.
+type textCost struct{}
+
+// CallCost implements cost.ActualCostEstimator.
+func (textCost) CallCost(_, _ string, _ []ref.Val, result ref.Val) *uint64 {
+	var n int
+	switch v := result.(type) {
+	case types.String:
+		n = len(v)
+	case types.Bytes:
+		n = len(v)
+	default:
+		return nil // as CEL counts it
+	}
+	cost := uint64(1 + n/bytesPerCost)
+	return &cost
 }
 
 // reportIssues reports CEL's issues at their places in the file.

@@ -215,12 +215,66 @@ func (c *dynamicCall) Exec(f *interpreter.ExecutionFrame) ref.Val {
 	if types.IsUnknownOrError(right) {
 		return right
 	}
-	return c.op(left, right)
+	out := c.op(left, right)
+	if costs := f.CostTracker(); costs != nil {
+		costs.EvalBinary(f, c.ID(), c, left, right, out)
+	}
+	return out
 }
 
 // Eval implements interpreter.Interpretable.
 func (c *dynamicCall) Eval(a interpreter.Activation) ref.Val {
 	return interpreter.EvalActivation(a, c.Exec)
+}
+
+// formatDecorator bounds what format makes, before it is made.
+func formatDecorator(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+	const function = "format"
+	if call, ok := i.(interpreter.InterpretableCall); ok && call.Function() == function && len(call.Args()) == 2 {
+		return &formatCall{call}, nil
+	}
+	return i, nil
+}
+
+// formatCall is a call of format. Its list may hold one text of the record many times.
+type formatCall struct{ interpreter.InterpretableCall }
+
+// Exec implements interpreter.InterpretableV2.
+func (c *formatCall) Exec(f *interpreter.ExecutionFrame) ref.Val {
+	if textBytes(c.Args()[1].Exec(f), 0) > maxValueBytes {
+		return types.WrapErr(errValueLarge)
+	}
+	return c.InterpretableCall.Exec(f)
+}
+
+// Eval implements interpreter.Interpretable.
+func (c *formatCall) Eval(a interpreter.Activation) ref.Val {
+	return interpreter.EvalActivation(a, c.Exec)
+}
+
+// textBytes is about how many bytes a value has as a text. It looks no further when they are too many.
+func textBytes(v ref.Val, depth int) int {
+	const other = 32 // a number, a time, what stands around an element
+	n := other
+	switch v := v.(type) {
+	case types.String:
+		n += len(v)
+	case types.Bytes:
+		n += len(v)
+	case traits.Iterable:
+		m, isMap := v.(traits.Mapper)
+		for it := v.Iterator(); it.HasNext() == types.True && n <= maxValueBytes; {
+			x := it.Next()
+			if depth >= maxEncodeDepth {
+				return maxValueBytes + 1
+			}
+			n += textBytes(x, depth+1)
+			if isMap {
+				n += textBytes(m.Get(x), depth+1)
+			}
+		}
+	}
+	return n
 }
 
 // dynamicOperator returns the operator on values of any type, nil for other functions.
