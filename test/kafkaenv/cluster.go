@@ -262,7 +262,36 @@ func (c *Cluster) Restart(ctx context.Context, broker int) error {
 	if err := s.start(c.install); err != nil {
 		return err
 	}
+	if err := c.answers(ctx, broker); err != nil {
+		return err
+	}
 	return c.awaitReady(ctx)
+}
+
+// answers waits until the broker itself does. If it was away so briefly that the others have not noticed, they name it, and
+// what is in sync with it, as if it were there.
+func (c *Cluster) answers(ctx context.Context, broker int) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	client, err := kgo.NewClient(kgo.SeedBrokers(c.Addresses()[broker]), kgo.RetryTimeout(time.Second))
+	if err != nil {
+		return fmt.Errorf("kafkaenv: %w", err)
+	}
+	defer client.Close()
+	for {
+		_, err := client.SeedBrokers()[0].Request(ctx, kmsg.NewPtrMetadataRequest())
+		if err == nil {
+			return nil
+		}
+		if !c.brokers[broker].running() {
+			return c.brokers[broker].diagnose(broker)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("kafkaenv: broker %d does not answer: %w", broker, err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // Close kills the brokers. It may be called more than once.
