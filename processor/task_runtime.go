@@ -94,14 +94,18 @@ type arena struct {
 	at     int
 }
 
-// arenaChunk is large against a record, small against a transaction.
-const arenaChunk = 256 << 10
+// Chunks are large against a record and small against a transaction. The first ones are smaller: many tasks have little
+// to do, and not one transaction of theirs fills a large one.
+const (
+	arenaChunk = 256 << 10
+	arenaFirst = 16 << 10
+)
 
 // alloc returns an empty slice with a capacity of at least n.
 func (a *arena) alloc(n int) []byte {
 	for {
 		if a.at == len(a.chunks) {
-			a.chunks = append(a.chunks, make([]byte, 0, max(n, arenaChunk)))
+			a.chunks = append(a.chunks, make([]byte, 0, max(n, min(arenaChunk, arenaFirst<<(2*min(len(a.chunks), 8))))))
 		}
 		c := a.chunks[a.at]
 		if cap(c)-len(c) >= n {
@@ -124,7 +128,7 @@ func (a *arena) keep(used int) {
 func (a *arena) reset() {
 	kept := a.chunks[:0]
 	for _, c := range a.chunks {
-		if cap(c) == arenaChunk && len(kept) < 64 {
+		if cap(c) <= arenaChunk && len(kept) < 64 {
 			kept = append(kept, c[:0])
 		}
 	}

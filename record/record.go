@@ -2,6 +2,7 @@ package record
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -22,7 +23,7 @@ type TopicPartition struct {
 }
 
 // String returns "topic/partition".
-func (tp TopicPartition) String() string { return fmt.Sprintf("%s/%d", tp.Topic, tp.Partition) }
+func (tp TopicPartition) String() string { return tp.Topic + "/" + strconv.Itoa(int(tp.Partition)) }
 
 // Position names one record in Kafka.
 type Position struct {

@@ -71,7 +71,7 @@ func (w *world) finished() bool {
 			return false
 		}
 	}
-	return w.behind() == "" && w.allRun()
+	return w.allRun() && w.lacking() == nil
 }
 
 // allRun says whether every task runs in exactly one process.
@@ -112,27 +112,43 @@ func (w *world) between() bool {
 	return true
 }
 
-// behind says what is not done yet: lag of the group, an undecided transaction (C8).
+// behind says what is not done yet.
 func (w *world) behind() string {
-	why := ""
+	if why := w.lacking(); why != nil {
+		return why()
+	}
+	return ""
+}
+
+// lacking is behind without its words, nil if all is done: no lag of the group, no undecided transaction (C8). It is asked
+// at every step.
+func (w *world) lacking() (why func() string) {
 	w.each(w.inputTopics(), func(tp record.TopicPartition) {
+		if why != nil {
+			return
+		}
 		_, stable, end := w.b.Offsets(tp)
-		if next := w.b.Position(group, tp).Next; why == "" && end > 0 && next != end {
-			why = fmt.Sprintf("%s is committed to %d, stable to %d, ends at %d", tp, next, stable, end)
+		if next := w.b.Position(group, tp).Next; end > 0 && next != end {
+			why = func() string {
+				return fmt.Sprintf("%s is committed to %d, stable to %d, ends at %d", tp, next, stable, end)
+			}
 		}
 	})
-	if why != "" {
+	if why != nil {
 		return why
 	}
 	if ids := w.b.Undecided(); len(ids) > 0 {
-		return fmt.Sprintf("undecided transactions of %v", ids)
+		return func() string { return fmt.Sprintf("undecided transactions of %v", ids) }
 	}
 	if w.b.Pending(group) {
-		return "the group has pending offsets"
+		return func() string { return "the group has pending offsets" }
 	}
 	w.each(w.allTopics(), func(tp record.TopicPartition) {
-		if _, stable, end := w.b.Offsets(tp); why == "" && stable != end {
-			why = fmt.Sprintf("%s: last stable offset %d, end %d", tp, stable, end)
+		if why != nil {
+			return
+		}
+		if _, stable, end := w.b.Offsets(tp); stable != end {
+			why = func() string { return fmt.Sprintf("%s: last stable offset %d, end %d", tp, stable, end) }
 		}
 	})
 	return why
