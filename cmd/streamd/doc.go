@@ -6,6 +6,7 @@
 //	streamd demo               the tour, without a Kafka cluster
 //	streamd dev                a broker in memory, for trying things
 //	streamd status             ask a running process
+//	streamd dlq                dead letters: list, show, send again, drop
 //	streamd verify FILE        compare state, offsets and outputs with what they must be
 //	streamd soak               prove it on a cluster: workers are killed, every result is checked
 //	streamd version
@@ -13,5 +14,5 @@
 // Each command explains itself with --help. Every flag can also be given as an environment variable:
 // --data-dir as STREAMD_DATA_DIR. Logs go to standard error, results to standard output.
 //
-// This package holds flags and words; the work is in internal/daemon, internal/demo, internal/verify and internal/soak.
+// This package holds flags and words; the work is in internal/daemon, internal/demo, internal/operate, internal/verify and internal/soak.
 package main

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -106,44 +105,11 @@ func (c *cli) verify(ctx context.Context, cfg verify.Config) (*verify.Report, er
 		return nil, err
 	}
 	defer j.Close()
-	if c.quiet || c.noProgress {
-		return j.Run(ctx)
+	line := func(took time.Duration) string {
+		read, total := j.Progress()
+		return progressLine(read, total, took)
 	}
-	type outcome struct {
-		report *verify.Report
-		err    error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		report, err := j.Run(ctx)
-		done <- outcome{report, err}
-	}()
-	every := 10 * time.Second
-	terminal := daemon.IsTerminal(c.stderr)
-	if terminal {
-		every = time.Second
-	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	began := time.Now()
-	for {
-		select {
-		case o := <-done:
-			if terminal && time.Since(began) > every {
-				_, _ = io.WriteString(c.stderr, "\r\x1b[K") // the result matters, not the line above it
-			}
-			return o.report, o.err
-		case <-tick.C:
-			read, total := j.Progress()
-			line := progressLine(read, total, time.Since(began))
-			if terminal {
-				line = "\r\x1b[K" + line
-			} else {
-				line += "\n"
-			}
-			_, _ = io.WriteString(c.stderr, line)
-		}
-	}
+	return withProgress(c, line, func() (*verify.Report, error) { return j.Run(ctx) })
 }
 
 // progressLine says how much was read, how fast, and how long the rest will take at that rate.
