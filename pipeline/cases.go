@@ -103,10 +103,13 @@ func (r *planner) testRecord(n *yaml.Node, input bool) TestRecord {
 	if n := o.get("timestamp"); n != nil {
 		if s, ok := r.d.scalar(n, "timestamp"); ok && !s.unset {
 			at, err := time.Parse(time.RFC3339Nano, s.text)
-			if err != nil {
+			switch {
+			case err != nil:
 				r.d.errorf(n, RuleInvalidValue, "%s is not a time such as 2026-01-02T15:04:05Z", r.d.shown(s))
+			case input && at.UnixMilli() < 0:
+				r.d.errorf(n, RuleInvalidValue, "%s is before 1970: no record in Kafka has such a timestamp", r.d.shown(s))
 			}
-			rec.Timestamp = at
+			rec.Timestamp = &at
 		}
 	}
 	o.finish()

@@ -156,7 +156,7 @@ type TestRecord struct {
 	Source     string
 	Key, Value []byte
 	Headers    [][2]string
-	Timestamp  time.Time // zero: not given
+	Timestamp  *time.Time // nil: not given
 	Line       int
 }
 

@@ -180,8 +180,8 @@ func testInput(sources map[string]pipeline.Source, t pipeline.Test) []broker.Rec
 	at := testStart()
 	out := make([]broker.Record, len(t.Input))
 	for i, rec := range t.Input {
-		if !rec.Timestamp.IsZero() {
-			at = rec.Timestamp
+		if rec.Timestamp != nil {
+			at = *rec.Timestamp
 		}
 		out[i] = broker.Record{Timestamp: at, Key: keyBytes(rec.Key), Value: valueBytes(rec.Value, sources[rec.Source].Format)}
 		for _, h := range rec.Headers {

@@ -37,6 +37,7 @@ type tryTask struct {
 	newest     []window.Millis // by source
 	watermark  window.Millis
 	streamTime time.Time
+	started    bool // it has had a record
 }
 
 func newTryout(topo *topology.Topology, policy topology.Policy) (*tryout, error) {
@@ -85,8 +86,8 @@ func (x *tryout) process(t *tryTask, source int, r broker.Record) error {
 			at = own
 		}
 	}
-	if at.After(t.streamTime) {
-		t.streamTime = at
+	if !t.started || at.After(t.streamTime) {
+		t.streamTime, t.started = at, true
 	}
 	if ms, ok := window.Of(at); ok {
 		t.newest[source] = max(t.newest[source], ms)
@@ -150,7 +151,7 @@ func (x *tryout) advance(t *tryTask, to window.Millis) error {
 func (x *tryout) settle(by time.Duration) error {
 	for _, t := range x.tasks {
 		at, ok := window.Of(t.streamTime.Add(by))
-		if len(t.chain.Timed) == 0 || t.streamTime.IsZero() || !ok {
+		if len(t.chain.Timed) == 0 || !t.started || !ok {
 			continue
 		}
 		if err := x.advance(t, at); err != nil {
