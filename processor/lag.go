@@ -211,11 +211,20 @@ func (x laggingIDs) Seal(g record.Generation, run func(slot uint32) []byte, filt
 	return x.Log.Seal(g, run, filter)
 }
 
-// settleIdle applies what waits in the stores of all tasks: there is nothing else to do. On a full disk it
-// waits on.
-func (w *worker) settleIdle() error {
+// old says whether something has waited for as long as it may. now is of the clock of AppliedAt.
+func (l *lagging) old(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	age := now.Sub(l.since) // what was restored may be of another host's clock
+	return l.some && (age >= lagAge || age < 0)
+}
+
+// settleLags applies what waits in the stores of all tasks, or what has waited for long enough: a task that has nothing
+// to do is not helped by its own commits. On a full disk it waits on.
+func (w *worker) settleLags(all bool) error {
+	now := w.now()
 	for _, r := range w.runs {
-		if r.local == nil {
+		if r.local == nil || !all && !r.local.old(now) {
 			continue
 		}
 		if err := r.local.settle(); err != nil && !errors.Is(err, txlog.ErrDiskFull) {

@@ -25,17 +25,37 @@ type input struct {
 	headAt    time.Time
 	timed     bool
 
-	newest clock         // the highest event time; kept only if the chain has timed operators
+	newest clock         // the highest event time; kept only if the task keeps time
 	idle   time.Duration // for how long nothing was there to read
+	asked  time.Time     // when the brokers were asked last that said so; zero: not since there was something
 	behind time.Duration // for how long something was, and did not come
 }
 
 func (in *input) add(b broker.Batch) {
 	in.stable = max(in.stable, b.LastStable)
 	in.behind = 0
+	if b.Nothing {
+		in.rest(b)
+		return
+	}
 	in.queue = append(in.queue, b)
 	in.queued += len(b.Records)
 }
+
+// rest notes an answer that brought nothing. An input is idle for as long as has passed between two questions, if all that
+// is committed was read at the second one. Silence says nothing: while no answer comes, idle does not grow.
+func (in *input) rest(b broker.Batch) {
+	if in.queued > 0 || b.Next != in.read() || b.Next < in.stable {
+		return
+	}
+	if passed := b.Asked.Sub(in.asked); !in.asked.IsZero() && passed > 0 {
+		in.idle += min(passed, maxTick)
+	}
+	in.asked = b.Asked
+}
+
+// busy says that there is, or was, something to read: what idle has counted is void.
+func (in *input) busy() { in.idle, in.asked = 0, time.Time{} }
 
 func (in *input) clear() {
 	clear(in.queue)

@@ -26,7 +26,7 @@ import (
 const (
 	// maxSkew is how far ahead of this host's clock a record's timestamp is believed.
 	maxSkew = time.Minute
-	// maxTick bounds the time that may pass for an input between two looks at it. A clock that jumps, a
+	// maxTick bounds the time that may pass for an input between two answers of its broker. A clock that jumps, a
 	// process that was stopped or a task that was paused makes no input idle.
 	maxTick = time.Second
 )
@@ -89,7 +89,7 @@ func (t *Task) resetTime() {
 	t.streamTime = t.point.StreamTime
 	for _, in := range t.inputs {
 		if in != nil {
-			in.idle = 0
+			in.busy()
 		}
 	}
 	t.ticked = time.Time{}
@@ -140,14 +140,14 @@ func (t *Task) observe(in *input, now time.Time) {
 	if len(t.timed) == 0 {
 		return
 	}
-	in.idle = 0
+	in.busy()
 	if m, ok := window.Of(at); ok && m > in.newest.time() {
 		in.newest.set(m)
 	}
 	t.moveWatermark()
 }
 
-// tick lets time pass: inputs without records become idle.
+// tick lets time pass. That makes inputs idle of which it is known that nothing is in them, see input.rest.
 func (t *Task) tick(now time.Time) {
 	passed := min(now.Sub(t.ticked), maxTick)
 	if t.ticked.IsZero() || passed < 0 {
@@ -159,12 +159,8 @@ func (t *Task) tick(now time.Time) {
 		return
 	}
 	for _, in := range t.inputs {
-		switch {
-		case in == nil:
-		case in.queued > 0 || in.next < in.stable:
-			in.idle = 0 // there is more, it only has not come
-		default:
-			in.idle += passed
+		if in != nil && (in.queued > 0 || in.next < in.stable) {
+			in.busy() // there is more, it only has not come
 		}
 	}
 	t.moveWatermark()

@@ -79,7 +79,7 @@ type command struct {
 func newWorker(e *engine, id int, transactionalID string) *worker {
 	return &worker{
 		engine: e, id: id,
-		reader: e.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted, MaxBytes: fetchBytes, Buffer: fetchBuffer, Pace: fetchPace}),
+		reader: e.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted, MaxBytes: fetchBytes, Buffer: fetchBuffer, Pace: fetchPace, Answers: true}),
 		producer: e.cluster.NewProducer(broker.ProducerConfig{
 			TransactionalID: transactionalID, TransactionTimeout: e.cfg.txnTimeout,
 		}),
@@ -140,9 +140,11 @@ func (w *worker) step(ctx context.Context) error {
 		return err
 	}
 	if w.due() {
-		return w.commit(ctx)
+		if err := w.commit(ctx); err != nil {
+			return err
+		}
 	}
-	return nil
+	return w.settleLags(false)
 }
 
 // diskLow pauses and resumes the tasks with the space on the state disk (the store dies of a full one).
@@ -167,8 +169,10 @@ func (w *worker) diskLow() bool {
 // fetch takes what has arrived and queues it, waiting only if there is nothing else to do.
 func (w *worker) fetch(ctx context.Context, restoring time.Duration) error {
 	batches := w.reader.Poll(ctx, w.waitFor(restoring))
-	if len(batches) == 0 && !w.open {
-		return w.settleIdle()
+	if !w.open && !slices.ContainsFunc(batches, func(b broker.Batch) bool { return !b.Nothing }) {
+		if err := w.settleLags(true); err != nil { // there is nothing else to do
+			return err
+		}
 	}
 	for _, b := range batches {
 		r := w.runOf(b.TopicPartition)
@@ -183,7 +187,9 @@ func (w *worker) fetch(ctx context.Context, restoring time.Duration) error {
 			return w.inputError(r, b)
 		}
 		r.task.AddRecords(b)
-		fault.Point("read.batch")
+		if !b.Nothing {
+			fault.Point("read.batch")
+		}
 		if r.task.queued() >= queueHigh {
 			w.pause(r, true)
 		}

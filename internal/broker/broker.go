@@ -184,6 +184,9 @@ type ReaderConfig struct {
 	// of records does not cost the broker a request for each. The first record after a silence is not held up.
 	// Default 0.
 	Pace time.Duration
+	// Answers hands on answers that brought nothing, too, as a Batch with Nothing set. Only they tell an input in which
+	// nothing is from one of which nothing is heard. Default false.
+	Answers bool
 }
 
 // Batch is what one fetch brought for one partition.
@@ -199,6 +202,10 @@ type Batch struct {
 	Next record.Offset
 	// HighWatermark and LastStable are the broker's at the time of the fetch.
 	HighWatermark, LastStable record.Offset
+	// Nothing says that the answer had neither records nor markers: Next is the position that was asked for.
+	Nothing bool
+	// Asked is when the fetch was sent, by this host's clock: the answer is of then or later. Zero with Err.
+	Asked time.Time
 	// Err ends this partition's reading until the next Seek. errors.Is: ErrOffsetOutOfRange,
 	// ErrUnknownTopic, ErrAuthorization, ErrCorrupt. What heals by itself is retried inside.
 	Err error

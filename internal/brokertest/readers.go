@@ -225,6 +225,42 @@ var readerFacts = []fact{
 			t.Fatalf("%+v", last)
 		}
 	}},
+	{"a reader that is asked to tells answers that brought nothing, and no other one does", "", func(t *testing.T, s *suite) {
+		a, p := tp(s.topic(t, 1), 0), s.producer(t)
+		all, news := s.reader(t, broker.ReadCommitted, func(c *broker.ReaderConfig) { c.Answers = true }), s.reader(t, broker.ReadCommitted)
+		all.Seek(a, 0, 7)
+		news.Seek(a, 0, 7)
+		nothing := func(next record.Offset) {
+			var last time.Time
+			s.poll(t, all, fmt.Sprintf("two answers at %d that brought nothing", next), func(b broker.Batch) bool {
+				if !b.Nothing {
+					return false
+				}
+				if b.Next != next || b.LastStable != next || b.Tag != 7 || len(b.Records) > 0 || b.Asked.IsZero() {
+					t.Fatalf("%+v, want nothing at %d", b, next)
+				}
+				before := last
+				last = b.Asked
+				return !before.IsZero() && last.After(before)
+			})
+		}
+		nothing(0)
+		p.Add(broker.Output{TopicPartition: a, Value: []byte("1")})
+		s.commit(t, p)
+		s.settled(t, a)
+		end := s.stable(t, a)
+		var got []string
+		s.poll(t, all, "the record and its marker", func(b broker.Batch) bool { got = append(got, values(b.Records)...); return b.Next == end })
+		if !slices.Equal(got, []string{"1"}) {
+			t.Errorf("read %v", got)
+		}
+		nothing(end)
+		for _, b := range s.poll(t, news, "the record and its marker", func(b broker.Batch) bool { return b.Next == end }) {
+			if b.Nothing {
+				t.Errorf("a batch that nobody asked for: %+v", b)
+			}
+		}
+	}},
 	{"Wake ends a Poll", "", func(t *testing.T, s *suite) {
 		a := tp(s.topic(t, 1), 0)
 		r := s.reader(t, broker.ReadCommitted)

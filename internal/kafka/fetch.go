@@ -99,7 +99,7 @@ func (l *fetchLeg) run() {
 		for i := range answers {
 			f := &answers[i]
 			if k, ok := at[record.TopicPartition{Topic: f.topic, Partition: record.Partition(f.partition)}]; ok {
-				l.handle(asks[k], f)
+				l.handle(asks[k], f, sent)
 			}
 		}
 		if len(answers) < len(asks) {
@@ -276,7 +276,7 @@ func (l *fetchLeg) failed(asks []ask, err error) {
 }
 
 // handle takes over the answer about one partition.
-func (l *fetchLeg) handle(a ask, f *fetched) {
+func (l *fetchLeg) handle(a ask, f *fetched, asked time.Time) {
 	r := l.r
 	if f.code != sarama.ErrNoError {
 		r.mu.Lock()
@@ -299,11 +299,16 @@ func (l *fetchLeg) handle(a ask, f *fetched) {
 		p.corrupt, p.outside = 0, false
 		if !r.push(p, broker.Batch{
 			TopicPartition: p.tp, Tag: p.tag, Records: recs, Next: pos,
-			HighWatermark: record.Offset(f.highWater), LastStable: record.Offset(f.lastStable),
+			HighWatermark: record.Offset(f.highWater), LastStable: record.Offset(f.lastStable), Asked: asked,
 		}) {
 			return
 		}
 		p.pos = pos
+	} else if r.cfg.Answers && err == nil && need == 0 {
+		r.note(p, broker.Batch{
+			TopicPartition: p.tp, Tag: p.tag, Next: pos, Nothing: true,
+			HighWatermark: record.Offset(f.highWater), LastStable: record.Offset(f.lastStable), Asked: asked,
+		})
 	}
 	switch {
 	case err != nil && pos == a.pos:

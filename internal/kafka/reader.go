@@ -28,6 +28,7 @@ type reader struct {
 	legs    map[int32]*fetchLeg
 	movedAt time.Time // when a partition last came to a leader, or was moved by Seek
 	queue   []broker.Batch
+	quiet   []*inPart // those whose quiet is set, and maybe others
 	woken   bool
 	started bool
 	closed  bool
@@ -53,6 +54,9 @@ type inPart struct {
 	id      sarama.Uuid // of the topic that pos belongs to, once a leader was found
 	outside bool        // the leader has just said that pos is out of range
 	corrupt int         // how often in a row the bytes at pos could not be read
+	// nothing is the last answer, if quiet: then it brought nothing, and was not handed on yet (ReaderConfig.Answers).
+	nothing broker.Batch
+	quiet   bool
 	// replica is the broker to read from instead of the leader, until the given time (KIP-392).
 	replica      int32
 	replicaUntil time.Time
@@ -158,16 +162,17 @@ func (r *reader) Poll(ctx context.Context, wait time.Duration) []broker.Batch {
 	for {
 		r.mu.Lock()
 		if len(r.queue) > 0 || r.woken || r.closed {
-			out := r.queue
+			out := append(r.queue, r.noted()...)
 			r.queue, r.woken = nil, false
 			r.changed.Broadcast() // there is room
 			r.mu.Unlock()
 			return out
 		}
-		r.mu.Unlock()
 		if wait <= 0 {
-			return nil
+			defer r.mu.Unlock()
+			return r.noted()
 		}
+		r.mu.Unlock()
 		if timeout == nil {
 			t := time.NewTimer(wait)
 			defer t.Stop()
@@ -176,7 +181,7 @@ func (r *reader) Poll(ctx context.Context, wait time.Duration) []broker.Batch {
 		select {
 		case <-r.ready:
 		case <-timeout:
-			return nil
+			wait = 0
 		case <-ctx.Done():
 			return nil
 		}
@@ -223,8 +228,31 @@ func (r *reader) push(p *inPart, b broker.Batch) bool {
 		return false
 	}
 	r.queue = append(r.queue, b)
+	p.quiet = false // what it says is older
 	r.signal()
 	return true
+}
+
+// note keeps an answer that brought nothing for the next Poll. It needs no room, since only the newest of a partition
+// is kept, and it ends no Poll: whoever waits for records waits on. r.mu is held.
+func (r *reader) note(p *inPart, b broker.Batch) {
+	if !p.quiet {
+		r.quiet = append(r.quiet, p)
+	}
+	p.quiet, p.nothing = true, b
+}
+
+// noted hands over what note has kept. r.mu is held.
+func (r *reader) noted() (out []broker.Batch) {
+	for _, p := range r.quiet {
+		if p.quiet && r.current(p) {
+			out = append(out, p.nothing)
+		}
+		p.quiet = false
+	}
+	clear(r.quiet)
+	r.quiet = r.quiet[:0]
+	return out
 }
 
 // findLeaders gives partitions without a leader one, and starts the goroutine of a leader that is

@@ -2,6 +2,7 @@ package simbroker
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -73,29 +74,35 @@ func (r *reader) Poll(ctx context.Context, wait time.Duration) []broker.Batch {
 	if r.woken.Swap(false) || ctx.Err() != nil {
 		return nil
 	}
-	if out := r.next(ctx); len(out) > 0 || wait <= 0 {
+	out := r.next(ctx)
+	if wait <= 0 || news(out) {
 		return out
 	}
 	r.c.sleep(wait)
 	if r.woken.Swap(false) || ctx.Err() != nil {
-		return nil
+		return out
 	}
-	return r.next(ctx)
+	return append(out, r.next(ctx)...)
 }
 
 func (r *reader) next(ctx context.Context) []broker.Batch {
 	if !r.c.Prefetch {
 		return r.fetch(ctx)
 	}
-	if len(r.ahead) == 0 {
-		r.ahead = r.fetch(ctx)
+	if !news(r.ahead) {
+		r.ahead = append(r.ahead, r.fetch(ctx)...)
 	}
 	out := r.ahead
 	r.ahead = nil
-	if len(out) > 0 {
+	if news(out) {
 		r.ahead = r.fetch(ctx)
 	}
 	return out
+}
+
+// news says whether anything has come but answers that brought nothing.
+func news(batches []broker.Batch) bool {
+	return slices.ContainsFunc(batches, func(b broker.Batch) bool { return !b.Nothing })
 }
 
 // fetch is one Fetch request. One that brings nothing back is simply tried again by the next Poll.
@@ -110,14 +117,16 @@ func (r *reader) fetch(ctx context.Context) []broker.Batch {
 	}
 	var out []broker.Batch
 	var moved []record.TopicPartition // whose leader is another one now
+	asked := r.c.b.Now()
 	code := r.c.request(ctx, Fetch, "", func() Code {
 		out, moved = nil, nil
 		for _, tp := range r.order {
 			if p := r.parts[tp]; p != nil && !p.paused && !p.ended {
 				b, code := r.read(tp, p)
+				b.Asked, b.Nothing = asked, b.Err == nil && b.Next == p.next
 				if code == NotLeaderOrFollower {
 					moved = append(moved, tp)
-				} else if b.Err != nil || b.Next != p.next {
+				} else if r.conf.Answers || !b.Nothing {
 					out = append(out, b)
 				}
 			}
