@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/streamd/streamd/internal/daemon"
@@ -58,25 +59,48 @@ func asGoDoes(args []string) []string {
 
 // withSignals returns a context that the first SIGINT or SIGTERM ends. The second one ends the
 // process at once: the broker then aborts the open transaction, when this instance starts again or at
-// the transaction timeout, so nothing of it remains.
+// the transaction timeout, so nothing of it remains. So does the first one while nobody listens to the context: the command
+// waits for a file then, and has nothing to bring to an end.
 func withSignals(parent context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
+	heard := &heardContext{Context: ctx}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
 		if _, ok := <-signals; !ok {
 			return
 		}
+		if !heard.asked.Load() {
+			os.Exit(daemon.ExitInterrupted)
+		}
 		cancel()
 		if _, ok := <-signals; ok {
 			os.Exit(daemon.ExitInterrupted)
 		}
 	}()
-	return ctx, func() {
+	return heard, func() {
 		signal.Stop(signals)
 		close(signals)
 		cancel()
 	}
+}
+
+// heardContext knows whether anybody has asked when it ends.
+type heardContext struct {
+	context.Context
+	asked atomic.Bool
+}
+
+// Done implements context.Context. A context made of this one asks, too.
+func (c *heardContext) Done() <-chan struct{} {
+	c.asked.Store(true)
+	return c.Context.Done()
+}
+
+// Err implements context.Context.
+func (c *heardContext) Err() error {
+	c.asked.Store(true)
+	return c.Context.Err()
 }
 
 // report prints an error in full, once.
