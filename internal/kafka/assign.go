@@ -33,8 +33,9 @@ type member struct {
 // one, and of each set as evenly as that allows. The result depends on the arguments only.
 //
 // Cooperative (KIP-429): a unit that moves is given to nobody in this round. Its owner sees that it
-// is gone, lets it go and joins again; the next round gives it to the new owner.
-func assign(sets [][]string, members []*member, partitions map[string][]int32) map[string]map[string][]int32 {
+// is gone, lets it go and joins again; the next round gives it to the new owner. halfway says that
+// there must be one.
+func assign(sets [][]string, members []*member, partitions map[string][]int32) (shares map[string]map[string][]int32, halfway bool) {
 	slices.SortFunc(members, func(a, b *member) int { return strings.Compare(a.id, b.id) })
 	sets = completeSets(sets, partitions)
 	units := listUnits(sets, partitions)
@@ -47,7 +48,11 @@ func assign(sets [][]string, members []*member, partitions map[string][]int32) m
 	}
 	for _, u := range units {
 		m := plan[u]
-		if m == nil || owner[u] != nil && owner[u] != m {
+		if m == nil {
+			continue
+		}
+		if owner[u] != nil && owner[u] != m {
+			halfway = true
 			continue
 		}
 		for _, topic := range sets[u.set] {
@@ -56,7 +61,7 @@ func assign(sets [][]string, members []*member, partitions map[string][]int32) m
 			}
 		}
 	}
-	return out
+	return out, halfway
 }
 
 // completeSets merges sets that share a topic, since a partition goes to one member only, and adds a set
@@ -205,8 +210,14 @@ func (m *member) lighter(than *member, set int) bool {
 type strategy struct {
 	sets     [][]string
 	userData func() []byte
-	assigned func(map[string][]int32, int32)
+	// assigned gets what a member is to own, and whether partitions of the group are nobody's until the next round.
+	assigned func(topics map[string][]int32, generation int32, halfway bool)
+
+	halfway bool // the last Plan is
 }
+
+// halfwayMark is what the leader adds to each share of a plan that is halfway. The coordinator keeps it with the share.
+const halfwayMark = 1
 
 var (
 	_ sarama.RebalanceProtocolBalanceStrategy    = (*strategy)(nil)
@@ -235,11 +246,18 @@ func (s *strategy) Plan(members map[string]sarama.ConsumerGroupMemberMetadata, t
 		}
 		list = append(list, m)
 	}
-	return assign(s.sets, list, topics), nil
+	shares, halfway := assign(s.sets, list, topics)
+	s.halfway = halfway
+	return shares, nil
 }
 
-// AssignmentData implements sarama.BalanceStrategy: the leader has nothing to tell but partitions.
-func (s *strategy) AssignmentData(string, map[string][]int32, int32) ([]byte, error) { return nil, nil }
+// AssignmentData implements sarama.BalanceStrategy: what the leader tells beside the partitions of the last Plan.
+func (s *strategy) AssignmentData(string, map[string][]int32, int32) ([]byte, error) {
+	if s.halfway {
+		return []byte{halfwayMark}, nil
+	}
+	return nil, nil
+}
 
 // SubscriptionUserData implements sarama's interface of that name. It is called just before JoinGroup goes out.
 func (s *strategy) SubscriptionUserData([]string) ([]byte, error) {
@@ -251,5 +269,5 @@ func (s *strategy) SubscriptionUserData([]string) ([]byte, error) {
 
 // OnAssignment implements sarama's interface of that name. It is called just after SyncGroup was answered.
 func (s *strategy) OnAssignment(a *sarama.ConsumerGroupMemberAssignment, generation int32) {
-	s.assigned(a.Topics, generation)
+	s.assigned(a.Topics, generation, len(a.UserData) > 0 && a.UserData[0] == halfwayMark)
 }

@@ -11,7 +11,7 @@ import (
 
 // round runs one rebalance: the plan, and what each member owns afterwards.
 func round(sets [][]string, members []*member, partitions map[string][]int32) map[string]map[string][]int32 {
-	plan := assign(sets, members, partitions)
+	plan, _ := assign(sets, members, partitions)
 	for _, m := range members {
 		m.owned = plan[m.id]
 		m.generation++
@@ -113,13 +113,30 @@ func TestAssignRandomly(t *testing.T) {
 				members = append(members, newMember(fmt.Sprintf("m%d", step+1), sets))
 			}
 			r.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+			_, halfway := assign(sets, members, partitions)
 			round(sets, members, partitions)
 			checkOnce(t, seed, members)
+			if all := owned(sets, members); halfway != (all < len(units)) {
+				t.Fatalf("seed %d: %d of %d units have an owner; halfway is %v", seed, all, len(units), halfway)
+			}
+			if _, halfway := assign(sets, members, partitions); halfway {
+				t.Fatalf("seed %d: a third round would be needed", seed)
+			}
 			round(sets, members, partitions)
 			checkOnce(t, seed, members)
 			checkSettled(t, seed, sets, members, len(units))
 		}
 	}
+}
+
+// owned is how many units the members own.
+func owned(sets [][]string, members []*member) (n int) {
+	for _, m := range members {
+		for _, set := range sets {
+			n += len(m.owned[set[0]])
+		}
+	}
+	return n
 }
 
 func checkOnce(t *testing.T, seed uint64, members []*member) {
@@ -163,7 +180,7 @@ func TestAssignBelievesTheLaterGeneration(t *testing.T) {
 	old, now := newMember("1", sets), newMember("2", sets)
 	old.owned, old.generation = map[string][]int32{"a": {0, 1}}, 3
 	now.owned, now.generation = map[string][]int32{"a": {0, 1}}, 7
-	plan := assign(sets, []*member{old, now}, map[string][]int32{"a": seq(2)})
+	plan, _ := assign(sets, []*member{old, now}, map[string][]int32{"a": seq(2)})
 	if count(plan["1"]) != 0 || count(plan["2"]) != 1 {
 		t.Fatal(plan)
 	}

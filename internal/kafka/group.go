@@ -40,6 +40,13 @@ func (c *Cluster) Join(ctx context.Context, g broker.GroupConfig, h broker.Group
 			return nil
 		}
 		m.lose(err)
+		if errors.Is(err, errHalfway) {
+			// Gone and come again: that begins a round in any case.
+			c.heals(reqJoin, g.Group, err)
+			if err = c.LeaveGroup(ctx, g.Group, g.Instance); err == nil {
+				continue
+			}
+		}
 		kind := kindOf(err)
 		switch {
 		case err == nil:
@@ -94,6 +101,7 @@ type membership struct {
 	owned      map[record.TopicPartition]bool // as h was told
 	target     []record.TopicPartition        // as the last assignment says
 	announced  bool                           // h knows of target
+	halfway    time.Time                      // since when the next round is missing; zero: it is not
 	revoking   *revocation
 }
 
@@ -130,6 +138,8 @@ func (m *membership) session(ctx context.Context) error {
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	defer refuse(nil) // the watch ends with the session
+	wg.Go(func() { m.watchRounds(ctx, refuse) })
 	wg.Go(func() {
 		for err := range group.Errors() {
 			m.c.heals(reqJoin, m.g.Group, err)
@@ -189,7 +199,7 @@ func (m *membership) ended(ctx context.Context, err error) error {
 	m.mu.Lock()
 	sess := m.sess
 	m.mu.Unlock()
-	if refused := context.Cause(ctx); fatal(kindOf(refused)) {
+	if refused := context.Cause(ctx); fatal(kindOf(refused)) || errors.Is(refused, errHalfway) {
 		return refused
 	}
 	code, ok := codeIn(err)
@@ -269,11 +279,14 @@ func (m *membership) userData() []byte {
 }
 
 // onAssignment is called just after SyncGroup was answered, before sarama acts on the answer.
-func (m *membership) onAssignment(topics map[string][]int32, generation int32) {
+func (m *membership) onAssignment(topics map[string][]int32, generation int32, halfway bool) {
 	m.calls.Lock()
 	defer m.calls.Unlock()
 	m.mu.Lock()
-	m.generation = generation
+	m.generation, m.halfway = generation, time.Time{}
+	if halfway {
+		m.halfway = time.Now()
+	}
 	m.target, m.announced = nil, false
 	keep := map[record.TopicPartition]bool{}
 	for t, ps := range topics {
@@ -305,6 +318,37 @@ func (m *membership) onAssignment(topics map[string][]int32, generation int32) {
 	if len(gone) > 0 {
 		m.wg.Go(func() { m.revoke(sess.Context(), rev) })
 	}
+}
+
+// errHalfway: partitions are nobody's, and nobody does anything about it.
+var errHalfway = errors.New("kafka: the second round of a rebalance did not come")
+
+// watchRounds ends a session that stays halfway through a rebalance. The member that was to let partitions go joins again once it
+// has, which begins the second round. If it dies in between and comes back under its instance ID, the coordinator
+// gives it its share of the first round (KIP-345 takes a restart for no change), and nothing would happen ever
+// after. A round that begins too early does no harm: a member joins it when it has let go.
+func (m *membership) watchRounds(ctx context.Context, end context.CancelCauseFunc) {
+	if m.g.Instance == "" {
+		return // without it the coordinator itself begins a round for whoever comes and goes
+	}
+	for sleep(ctx, m.g.HeartbeatInterval) == nil {
+		if m.stuckHalfway(time.Now()) {
+			end(errHalfway)
+			return
+		}
+	}
+}
+
+// stuckHalfway says whether the second round is overdue: other members hear of one with their heartbeat. Whoever owns nothing acts
+// first, since it has nothing to lose by it.
+func (m *membership) stuckHalfway(now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	patience := 2 * m.g.HeartbeatInterval
+	if len(m.owned) > 0 {
+		patience *= 2
+	}
+	return !m.halfway.IsZero() && m.revoking == nil && now.Sub(m.halfway) > patience
 }
 
 // announce calls Assigned unless it has been. m.calls is held.
@@ -367,7 +411,7 @@ func (m *membership) end() []record.TopicPartition {
 	defer m.mu.Unlock()
 	gone := m.list()
 	clear(m.owned)
-	m.sess, m.target, m.announced = nil, nil, false
+	m.sess, m.target, m.announced, m.halfway = nil, nil, false, time.Time{}
 	return gone
 }
 
