@@ -95,12 +95,17 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, limit time.Duration, file string) *fixture {
+	return newProgramFixture(t, limit, "./cmd/streamd", file)
+}
+
+// newProgramFixture is newFixture for another program than streamd.
+func newProgramFixture(t *testing.T, limit time.Duration, folder, file string) *fixture {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	seed := uint64(number("STREAMD_SEED", int(time.Now().UnixNano()&0xffffff)))
 	t.Logf("STREAMD_SEED=%d", seed)
 	f := &fixture{T: t, ctx: ctx, kafka: kafkaenv.Start(t), random: rand.New(rand.NewPCG(seed, 1))}
-	program, err := BuildDaemon(ctx, "../..", t.TempDir())
+	program, err := BuildProgram(ctx, "../..", folder, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

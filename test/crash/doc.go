@@ -17,7 +17,8 @@
 //
 // # On a real Kafka
 //
-// The tests behind the build tag kafka: make crash. STREAMD_KILLS sets how many kills.
+// The tests behind the build tag kafka: make crash. STREAMD_KILLS sets how many kills. Those of streamd run pipeline files;
+// package operators is a program of its own, of windows, a join and timers, whose oracle says what must be committed.
 //
 // STREAMD_SEED repeats the choices of a run, not its timing.
 package crash

@@ -40,7 +40,31 @@ func CreateTopics(ctx context.Context, brokers []string, partitions int32, names
 			return fmt.Errorf("crash: making topic %q: %w", t.Topic, err)
 		}
 	}
-	return nil
+	return awaitTopics(ctx, client, names)
+}
+
+// awaitTopics waits until the brokers know the topics: what the controller has made reaches them a little later.
+func awaitTopics(ctx context.Context, client *kgo.Client, names []string) error {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range names {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = kmsg.StringPtr(name)
+		req.Topics = append(req.Topics, t)
+	}
+	return poll(ctx, func() (string, error) {
+		for _, b := range client.SeedBrokers() {
+			m, err := req.RequestWith(ctx, b)
+			if err != nil {
+				return err.Error(), nil
+			}
+			for _, t := range m.Topics {
+				if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+					return fmt.Sprintf("topic %q: %v", *t.Topic, err), nil
+				}
+			}
+		}
+		return "", nil
+	})
 }
 
 // ListTopics returns the names of all topics, sorted, but for those that begin with an underscore.

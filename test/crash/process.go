@@ -15,12 +15,17 @@ import (
 // BuildDaemon builds streamd from the sources at root into dir, with more flags of go build if there are
 // any, and returns the program's path.
 func BuildDaemon(ctx context.Context, root, dir string, flags ...string) (string, error) {
-	program := filepath.Join(dir, "streamd")
-	args := append(append([]string{"build"}, flags...), "-o", program, "./cmd/streamd")
+	return BuildProgram(ctx, root, "./cmd/streamd", dir, flags...)
+}
+
+// BuildProgram is BuildDaemon for another program, which is started as a [Daemon] too: it takes the arguments of streamd run.
+func BuildProgram(ctx context.Context, root, folder, dir string, flags ...string) (string, error) {
+	program := filepath.Join(dir, filepath.Base(folder))
+	args := append(append([]string{"build"}, flags...), "-o", program, folder)
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("crash: building streamd: %w\n%s", err, out)
+		return "", fmt.Errorf("crash: building %s: %w\n%s", folder, err, out)
 	}
 	return program, nil
 }

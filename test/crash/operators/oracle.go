@@ -1,0 +1,253 @@
+package operators
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Oracle says, by output, what must be committed of each key, in this order.
+func Oracle(input []Input) map[string]map[string][]string {
+	out := map[string]map[string][]string{}
+	for _, topic := range Outputs() {
+		out[topic] = map[string][]string{}
+	}
+	byKey := func(topic string) map[string][]Input {
+		m := map[string][]Input{}
+		for _, in := range input {
+			if in.Topic == topic && in.Value.ID != "end" {
+				m[in.Key] = append(m[in.Key], in)
+			}
+		}
+		return m
+	}
+	visits, clicks := byKey(Visits), byKey(Clicks)
+	for key, all := range visits {
+		out[Tumbled][key] = lines(tumbled(key, all))
+		out[Sessions][key] = lines(sessions(key, all))
+	}
+	for key, all := range byKey(Impressions) {
+		out[Joined][key] = lines(joined(key, all, clicks[key]))
+	}
+	for p := range int32(Partitions) {
+		for _, f := range fired(input, p) {
+			out[Fired][f.Key] = append(out[Fired][f.Key], lines([]Firing{f})...)
+		}
+	}
+	return out
+}
+
+// lines are values as they stand in a topic. No value here has anything in it that JSON could not write.
+func lines[T any](values []T) []string {
+	out := make([]string, len(values))
+	for i, v := range values {
+		b, err := json.Marshal(v)
+		if err != nil {
+			b = []byte(err.Error())
+		}
+		out[i] = string(b)
+	}
+	return out
+}
+
+func tumbled(key string, visits []Input) []Group {
+	groups := map[int64]*Group{}
+	for _, v := range visits {
+		from := v.At.Truncate(tumbleSize).UnixMilli()
+		if groups[from] == nil {
+			groups[from] = &Group{Key: key, From: from, To: from + tumbleSize.Milliseconds()}
+		}
+		groups[from].IDs = append(groups[from].IDs, v.Value.ID)
+	}
+	var out []Group
+	for _, from := range slices.Sorted(maps.Keys(groups)) {
+		out = append(out, *groups[from])
+	}
+	return out
+}
+
+// sessions are the longest runs of records of which none is more than the gap behind the one before. Their IDs are compared
+// without an order: that of sessions which grew together is the engine's affair.
+func sessions(key string, visits []Input) []Group {
+	visits = slices.Clone(visits)
+	slices.SortStableFunc(visits, func(a, b Input) int { return a.At.Compare(b.At) })
+	var out []Group
+	for i, v := range visits {
+		end := v.At.Add(sessionGap).UnixMilli()
+		if i == 0 || v.At.Sub(visits[i-1].At) > sessionGap {
+			out = append(out, Group{Key: key, From: v.At.UnixMilli()})
+		}
+		g := &out[len(out)-1]
+		g.To, g.IDs = end, append(g.IDs, v.Value.ID)
+	}
+	for _, g := range out {
+		slices.Sort(g.IDs)
+	}
+	return out
+}
+
+func joined(key string, impressions, clicks []Input) []Pair {
+	var out []Pair
+	for _, i := range impressions {
+		matched := false
+		for _, c := range clicks {
+			if d := c.At.Sub(i.At); d >= -joinBefore && d <= joinAfter {
+				matched = true
+				out = append(out, Pair{key, i.Value.ID, c.Value.ID})
+			}
+		}
+		if !matched {
+			out = append(out, Pair{Key: key, Impression: i.Value.ID})
+		}
+	}
+	// Which pair came first depends on how the inputs were interleaved.
+	slices.SortFunc(out, func(a, b Pair) int {
+		return cmp.Or(cmp.Compare(a.Impression, b.Impression), cmp.Compare(a.Click, b.Click))
+	})
+	return out
+}
+
+// fired goes through a partition as a task does: what is due before a record from that time goes off first, and what a record
+// sets for a time that has passed goes off behind it.
+func fired(input []Input, partition int32) (out []Firing) {
+	var newest time.Time
+	due, counts := map[string]time.Time{}, map[string]int64{}
+	fire := func() {
+		keys := slices.SortedFunc(maps.Keys(due), func(a, b string) int { return cmp.Or(due[a].Compare(due[b]), cmp.Compare(a, b)) })
+		for _, key := range keys {
+			if at := due[key]; !at.After(newest) {
+				counts[key]++
+				out = append(out, Firing{Key: key, At: at.UnixMilli(), N: counts[key]})
+				delete(due, key)
+			}
+		}
+	}
+	for _, in := range input {
+		if in.Topic != Orders || in.Partition != partition {
+			continue
+		}
+		if in.At.After(newest) {
+			newest = in.At
+		}
+		fire()
+		switch in.Value.Do {
+		case "set":
+			due[in.Key] = in.At.Add(time.Duration(in.Value.After) * time.Millisecond)
+		case "cancel":
+			delete(due, in.Key)
+		}
+		fire()
+	}
+	return out
+}
+
+// Answer collects what is committed. It is safe for concurrent use.
+type Answer struct {
+	mu    sync.Mutex // guards the rest
+	count map[string]int64
+	lines map[string]map[string][]string
+	err   error
+}
+
+// NewAnswer makes an empty one.
+func NewAnswer() *Answer {
+	a := &Answer{count: map[string]int64{}, lines: map[string]map[string][]string{}}
+	for _, topic := range Outputs() {
+		a.lines[topic] = map[string][]string{}
+	}
+	return a
+}
+
+// Add takes the next record of an output.
+func (a *Answer) Add(topic string, value []byte) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var key struct{ Key string }
+	if err := json.Unmarshal(value, &key); err != nil && a.err == nil {
+		a.err = fmt.Errorf("operators: %s: %w", topic, err)
+	}
+	line := string(value)
+	if topic == Sessions {
+		var g Group
+		if err := json.Unmarshal(value, &g); err == nil {
+			slices.Sort(g.IDs)
+			line = lines([]Group{g})[0]
+		}
+	}
+	a.count[topic]++
+	a.lines[topic][key.Key] = append(a.lines[topic][key.Key], line)
+}
+
+// Count is how many records of an output there are.
+func (a *Answer) Count(topic string) int64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.count[topic]
+}
+
+// Verify says, for each output that is wrong, what is missing, too much, or in another order, of the first key with that.
+func (a *Answer) Verify(want map[string]map[string][]string) []error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var wrong []error
+	if a.err != nil {
+		wrong = append(wrong, a.err)
+	}
+	for _, topic := range Outputs() {
+		got := a.lines[topic]
+		keys := maps.Clone(got)
+		maps.Copy(keys, want[topic])
+		bad, first := 0, ""
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			g, w := got[key], want[topic][key]
+			if topic == Joined {
+				g, w = sorted(g), sorted(w)
+			}
+			if !slices.Equal(g, w) {
+				if bad++; bad == 1 {
+					first = difference(key, g, w)
+				}
+			}
+		}
+		if bad > 0 {
+			wrong = append(wrong, fmt.Errorf("operators: %s: %d of %d keys are wrong: %s", topic, bad, len(keys), first))
+		}
+	}
+	return wrong
+}
+
+func sorted(s []string) []string {
+	s = slices.Clone(s)
+	slices.Sort(s)
+	return s
+}
+
+// difference tells the first place at which two lists differ.
+func difference(key string, got, want []string) string {
+	at := func(s []string, i int) string {
+		if i < len(s) {
+			return s[i]
+		}
+		return "nothing"
+	}
+	i := 0
+	for i < len(got) && i < len(want) && got[i] == want[i] {
+		i++
+	}
+	return fmt.Sprintf("%s, record %d of %d, want %d: got %s, want %s", key, i, len(got), len(want), at(got, i), at(want, i))
+}
+
+// Total is how many records must be committed, by output.
+func Total(want map[string]map[string][]string) map[string]int64 {
+	out := map[string]int64{}
+	for topic, keys := range want {
+		for _, l := range keys {
+			out[topic] += int64(len(l))
+		}
+	}
+	return out
+}

@@ -1,0 +1,144 @@
+package operators
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/topology"
+	"github.com/streamd/streamd/window"
+)
+
+// App is the application's name.
+const App = "operators"
+
+// Partitions is how many partitions each input has.
+const Partitions = 4
+
+// The inputs.
+const (
+	Visits      = "visits"      // windows and sessions of users
+	Impressions = "impressions" // the left side of the join
+	Clicks      = "clicks"      // the right one
+	Orders      = "orders"      // what sets timers
+)
+
+// Inputs are all inputs.
+func Inputs() []string { return []string{Visits, Impressions, Clicks, Orders} }
+
+// The outputs.
+const (
+	Tumbled  = "tumbled"
+	Sessions = "sessions"
+	Joined   = "joined"
+	Fired    = "fired"
+)
+
+// Outputs are all outputs.
+func Outputs() []string { return []string{Tumbled, Sessions, Joined, Fired} }
+
+// How time is cut. Disorder is how much earlier than one before it a record may be: below each grace.
+const (
+	Disorder   = 3 * time.Second
+	grace      = 4 * time.Second
+	tumbleSize = 10 * time.Second
+	sessionGap = 5 * time.Second
+	joinBefore = 2 * time.Second
+	joinAfter  = 6 * time.Second
+)
+
+// Event is the value of a record of any input.
+type Event struct {
+	ID string `json:"id"`
+	// Do is what a record of Orders does to the timer of its key: set or cancel. A set one is due After milliseconds later.
+	Do    string `json:"do,omitempty"`
+	After int64  `json:"after,omitempty"`
+}
+
+// Group is a record of Tumbled and Sessions: all records of a window, as they came.
+type Group struct {
+	Key  string   `json:"key"`
+	From int64    `json:"from"` // milliseconds since 1970
+	To   int64    `json:"to"`
+	IDs  []string `json:"ids"`
+}
+
+// Pair is a record of Joined; Click is empty if there was none.
+type Pair struct {
+	Key        string `json:"key"`
+	Impression string `json:"impression"`
+	Click      string `json:"click"`
+}
+
+// Firing is a record of Fired.
+type Firing struct {
+	Key string `json:"key"`
+	At  int64  `json:"at"` // for when the timer was set, milliseconds since 1970
+	N   int64  `json:"n"`  // which one of the key, from 1
+	// Early is how long before its time the timer went off; never in an answer that is right.
+	Early int64 `json:"early,omitempty"`
+}
+
+type (
+	event = record.Record[string, Event]
+	group = record.Record[window.Key[string], []string]
+)
+
+// Topology makes the application.
+func Topology() (*topology.Topology, error) {
+	b := topology.New(App)
+	from := func(topic string) *topology.Stream[string, Event] {
+		return topology.From(b, topic, serde.String(), serde.JSON[Event](), topology.WithIdleness(-1))
+	}
+	visits := from(Visits)
+	groups(visits, Tumbled, window.Tumbling(tumbleSize))
+	groups(visits, Sessions, window.Session(sessionGap))
+
+	near := topology.JoinWithin(joinAfter).Before(joinBefore).Grace(grace)
+	pairs := topology.LeftJoin(from(Impressions), from(Clicks), "pairs", near, func(key string, i Event, c *Event) (Pair, error) {
+		p := Pair{Key: key, Impression: i.ID}
+		if c != nil {
+			p.Click = c.ID
+		}
+		return p, nil
+	})
+	topology.To(pairs, Joined, serde.String(), serde.JSON[Pair]())
+
+	timers(from(Orders))
+	return b.Build()
+}
+
+// groups collects the records of each key and window.
+func groups(s *topology.Stream[string, Event], name string, w window.Windows) {
+	all := topology.Aggregate(topology.WindowedBy(s, w.Grace(grace)), name, serde.JSON[[]string](),
+		func(ids []string, r event) ([]string, error) { return append(ids[:len(ids):len(ids)], r.Value.ID), nil },
+		topology.EmitOnClose(), topology.MergeWith(func(a, b []string) ([]string, error) { return append(a[:len(a):len(a)], b...), nil }))
+	out := topology.Map(all, func(r group) (string, Group, error) {
+		return r.Key.Key, Group{r.Key.Key, r.Key.Start.UnixMilli(), r.Key.End.UnixMilli(), r.Value}, nil
+	}, topology.Name(name+"-values"))
+	topology.To(out, name, serde.String(), serde.JSON[Group]())
+}
+
+// timers fires what orders have set, and counts for each key.
+func timers(orders *topology.Stream[string, Event]) {
+	due, fired := topology.Timers("due", serde.String()), topology.KeyValue("counts", serde.String(), serde.Int64())
+	out := topology.Process(orders, "watch", func(ctx topology.Context, r event, _ topology.Emit[string, Firing]) error {
+		switch r.Value.Do {
+		case "set":
+			return due.Set(ctx, r.Key, r.Timestamp.Add(time.Duration(r.Value.After)*time.Millisecond))
+		case "cancel":
+			return due.Cancel(ctx, r.Key)
+		case "": // the end of the partition
+			return nil
+		}
+		return fmt.Errorf("order %q: do %q", r.Value.ID, r.Value.Do)
+	}, topology.WithStore(fired), topology.OnTimer(due, func(ctx topology.Context, t topology.Timer[string], emit topology.Emit[string, Firing]) error {
+		n, _, err := fired.Get(ctx, t.Key)
+		early := max(t.At.Sub(ctx.StreamTime()).Milliseconds(), 0)
+		emit(record.Record[string, Firing]{Key: t.Key, Value: Firing{Key: t.Key, At: t.At.UnixMilli(), N: n + 1, Early: early}})
+		return errors.Join(err, fired.Put(ctx, t.Key, n+1))
+	}))
+	topology.To(out, Fired, serde.String(), serde.JSON[Firing]())
+}
