@@ -139,7 +139,7 @@ func (r *replay) spoil(s *topology.Subtopology) {
 	}
 }
 
-func newChain(s *topology.Subtopology, m *memory) (chain *topology.Chain, err error) {
+func newChain(s *topology.Subtopology, m *memory) (*topology.Chain, error) {
 	m.stores, m.logs = map[string]*memoryStore{}, map[string]*memoryLog{}
 	for _, st := range s.Stores {
 		m.stores[st.Name] = &memoryStore{values: map[string][]byte{}}
@@ -150,11 +150,7 @@ func newChain(s *topology.Subtopology, m *memory) (chain *topology.Chain, err er
 			logged: map[record.Hash]uint64{}, seen: map[record.Hash]first{},
 		}
 	}
-	err = guarded(func() error {
-		chain, err = s.NewChain(m)
-		return err
-	})
-	return chain, err
+	return s.NewChain(m)
 }
 
 // taskReplay is one task under way.
@@ -336,7 +332,7 @@ func (x *taskReplay) add(r rawlog.Record) error {
 	x.m.position = record.Position{TopicPartition: record.TopicPartition{Topic: r.Topic, Partition: record.Partition(r.Number)}, Offset: in.Offset}
 	x.inputs.Compared++
 	x.m.begin()
-	err := guarded(func() error { return x.chain.Sources[0](in) })
+	err := x.chain.Sources[0](in)
 	var failed *topology.OperatorError
 	switch {
 	case errors.As(err, &failed):

@@ -3,8 +3,6 @@ package verify
 import (
 	"bytes"
 	"errors"
-	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -13,16 +11,12 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// errNotReplayable: an operator wants of its runtime what a replay does not have.
+// errNotReplayable: what the task was made of is no longer there.
 var errNotReplayable = errors.New("verify: cannot be replayed")
 
 // memory is the runtime of a replayed task: maps instead of stores, the ID log's own answers instead of
 // an index, no transaction, no fault. What a record did is undone if it fails.
 type memory struct {
-	// What an operator wants that is not implemented here panics, which ends the replay of this task with
-	// a reason (see guarded): a new kind of operator must not be called equal, nor break the build.
-	topology.Environment
-
 	cluster    string
 	topicID    string
 	partitions []int32 // by sink
@@ -34,6 +28,8 @@ type memory struct {
 	counters map[topology.CounterID]*uint64
 	out      []emitted // of the record in hand
 }
+
+var _ topology.Environment = (*memory)(nil)
 
 // emitted is one output.
 type emitted struct {
@@ -209,21 +205,4 @@ func (l *memoryLog) undo() {
 // unlogged says whether the record in hand passed with an ID that no transaction has logged.
 func (l *memoryLog) unlogged() bool {
 	return slices.ContainsFunc(l.asked, func(a asked) bool { return !a.logged })
-}
-
-// guarded calls fn. A panic of the replay's own runtime, or of user code, ends the replay.
-func guarded(fn func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("%w: %v", errNotReplayable, v)
-		}
-	}()
-	err = fn()
-	// The chain takes every panic for one of user code. Ours is that of a nil interface.
-	var p *topology.PanicError
-	var nilDereference runtime.Error
-	if errors.As(err, &p) && errors.As(p, &nilDereference) {
-		return fmt.Errorf("%w: %v", errNotReplayable, p.Value)
-	}
-	return err
 }
