@@ -76,8 +76,8 @@ func parseTotal(s string) (t total, err error) {
 }
 
 // billsTopology builds the workload's topology. What it computes is repeated, without it, by the oracle. The
-// wide one has a dedup over all partitions too.
-func billsTopology(wide bool) (*topology.Topology, error) {
+// wide one has a dedup over all partitions too, the linked one a join and timers.
+func billsTopology(wide, linked bool) (*topology.Topology, error) {
 	b := topology.New(app)
 	in := topology.From(b, billsTopic, serde.String(), serde.String(), topology.IDHeader(idHeader))
 	unique := topology.Dedup(in, "unique", topology.Retention(window), topology.OnTooLate(topology.Drop))
@@ -140,6 +140,10 @@ func billsTopology(wide bool) (*topology.Topology, error) {
 		topology.To(everywhere, onceTopic, serde.String(), serde.String())
 	}
 
+	if linked {
+		link(b)
+	}
+
 	notes := topology.From(b, notesTopic, serde.String(), serde.String())
 	topology.To(topology.MapValues(notes, func(r record.Record[string, string]) (string, error) { return r.Value + "!", nil }), copyTopic, serde.String(), serde.String())
 	return b.Build()
@@ -173,11 +177,12 @@ type loader struct {
 	gap        time.Duration // longest, between two bursts
 	notes      [][]string    // by partition
 	noLate     bool
-	bad        int  // such that cannot be read: to be dead letters, each time
-	twins      bool // the same ID in two partitions
-	resend     int  // so many of what was made before come again in the next burst
-	duplicates int  // sent again in the same partition: to be dropped
-	late       int  // older than the window: to be dropped
+	bad        int     // such that cannot be read: to be dead letters, each time
+	twins      bool    // the same ID in two partitions
+	linked     *linked // nil: none
+	resend     int     // so many of what was made before come again in the next burst
+	duplicates int     // sent again in the same partition: to be dropped
+	late       int     // older than the window: to be dropped
 }
 
 // sent is a bill with the partition that it went to.
@@ -265,6 +270,9 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 			l.notes[p] = append(l.notes[p], note)
 			l.b.Append(record.TopicPartition{Topic: notesTopic, Partition: record.Partition(p)},
 				broker.Record{Timestamp: now, Key: l.keyOf(p), Value: []byte(note)})
+			if l.linked != nil {
+				l.linked.burst(l.b, p, now)
+			}
 		}
 	}
 }

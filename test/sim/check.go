@@ -32,10 +32,14 @@ func (w *world) inputTopics() []string {
 
 // outputTopics are what a reader of the results sees.
 func (w *world) outputTopics() []string {
+	all := []string{echoTopic, totalsTopic, sumsTopic, copyTopic, deadTopic}
 	if w.conf.Wide {
-		return []string{echoTopic, totalsTopic, sumsTopic, copyTopic, deadTopic, onceTopic}
+		all = append(all, onceTopic)
 	}
-	return []string{echoTopic, totalsTopic, sumsTopic, copyTopic, deadTopic}
+	if w.conf.Linked {
+		all = append(all, dealsTopic, remindTopic)
+	}
+	return all
 }
 
 // allTopics are all topics of the run, internal ones included.
@@ -163,6 +167,7 @@ func (w *world) check() {
 	w.checkNotes()
 	w.checkDead()
 	w.checkOnce()
+	w.checkLinked()
 	w.checkTasks()
 	w.checkCounters(o)
 	w.watch.check()
@@ -401,8 +406,6 @@ func (w *world) checkTasks() {
 
 func (w *world) checkTask(s *topology.Subtopology, p record.Partition) {
 	name := s.Name + "/" + strconv.Itoa(int(p))
-	topic := w.topo.SourceTopic(s.Sources[0])
-	input := record.TopicPartition{Topic: topic, Partition: p}
 	var point record.CommitPoint
 	var blocks []record.OperatorBlock
 	var state []string
@@ -441,18 +444,10 @@ func (w *world) checkTask(s *topology.Subtopology, p record.Partition) {
 		}
 	}
 	slices.Sort(state)
-	committed := w.b.Position(group, input)
-	if committed.Next == record.NoOffset {
+	if !w.checkOffsets(s, p, name, point) {
 		return // nothing came here
 	}
-	m, err := changelog.ParseMetadata(committed.Metadata)
-	if err != nil || m.Sequence != point.Sequence || m.Incarnation != point.Incarnation {
-		w.fail("C6: %s: offsets say commit %d, the ID log %d (%v)", name, m.Sequence, point.Sequence, err)
-	}
-	if len(point.Inputs) != 1 || point.Inputs[0].Next != committed.Next {
-		w.fail("C6: %s: offset %d, commit record %v", name, committed.Next, point.Inputs)
-	}
-	if o := w.ownerOf(input); o != nil {
+	if o := w.ownerOf(record.TopicPartition{Topic: w.topo.SourceTopic(s.Sources[0]), Partition: p}); o != nil {
 		w.checkDisk(o, name, point, state)
 		_, ids := o.disk.task(name).content()
 		if gone := lacks(ids, remembered); gone != "" {
@@ -462,6 +457,39 @@ func (w *world) checkTask(s *topology.Subtopology, p record.Partition) {
 			w.fail("C5: %s on %s: the disk has ID %s, which was never committed", name, o.instance, more)
 		}
 	}
+}
+
+// checkOffsets is C6 for the inputs of a task: each stands where its last commit record says, and the newest of them name that
+// commit. false: nothing was committed.
+func (w *world) checkOffsets(s *topology.Subtopology, p record.Partition, name string, point record.CommitPoint) bool {
+	at := map[string]record.Offset{}
+	for _, in := range point.Inputs {
+		at[in.Topic] = in.Next
+	}
+	var last changelog.Metadata
+	some := false
+	for _, x := range s.Sources {
+		input := record.TopicPartition{Topic: w.topo.SourceTopic(x), Partition: p}
+		committed := w.b.Position(group, input)
+		if committed.Next == record.NoOffset {
+			continue
+		}
+		some = true
+		m, err := changelog.ParseMetadata(committed.Metadata)
+		if err != nil {
+			w.fail("C6: %s: %s: %v", name, input, err)
+		}
+		if m.Sequence > last.Sequence {
+			last = m
+		}
+		if next, ok := at[input.Topic]; !ok || next != committed.Next {
+			w.fail("C6: %s: %s: offset %d, commit record %v", name, input, committed.Next, point.Inputs)
+		}
+	}
+	if some && (last.Sequence != point.Sequence || last.Incarnation != point.Incarnation) {
+		w.fail("C6: %s: offsets say commit %d, the ID log %d", name, last.Sequence, point.Sequence)
+	}
+	return some
 }
 
 // remembered returns the IDs of all blocks, and of those that are within the window: both sorted.

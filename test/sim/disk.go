@@ -160,7 +160,7 @@ func (t *diskTask) store(name string) *ordered.Map {
 	return m
 }
 
-// content is what a checker compares: all state, and all IDs by operator, in a fixed order.
+// content is what a checker compares: all state, and all IDs by operator, each sorted as text.
 func (t *diskTask) content() (state, ids []string) {
 	for _, store := range slices.Sorted(maps.Keys(t.state)) {
 		for k, v := range t.state[store].All() {
@@ -174,6 +174,7 @@ func (t *diskTask) content() (state, ids []string) {
 		}
 		ids = append(ids, more...)
 	}
+	slices.Sort(state)
 	slices.Sort(ids)
 	return state, ids
 }

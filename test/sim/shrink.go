@@ -55,6 +55,7 @@ func smaller(c Config) (all []Config) {
 	add(c.Partitions > 1, func(x *Config) { x.Partitions-- })
 	add(c.Owners > 1, func(x *Config) { x.Owners-- })
 	add(c.Wide, func(x *Config) { x.Wide = false })
+	add(c.Linked, func(x *Config) { x.Linked = false })
 	add(c.Twins, func(x *Config) { x.Twins = false })
 	add(c.Prefetch, func(x *Config) { x.Prefetch = false })
 	for i := range c.Schedule {

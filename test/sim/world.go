@@ -27,6 +27,7 @@ type Config struct {
 	MaxFetch   int                // bytes that a fetch brings of one partition; 0: no limit
 	Wide       bool               // the wide topology
 	Twins      bool               // some IDs come in two partitions
+	Linked     bool               // a join and timers, too
 	Schedule   []Fault
 	Options    []processor.Option // of the application
 
@@ -47,13 +48,14 @@ func FromSeed(seed uint64) Config {
 	steady := !slices.ContainsFunc(c.Schedule, Fault.jumps)
 	c.Twins = steady && rng.IntN(2) == 0
 	c.Wide = steady && rng.IntN(6) == 0
+	c.Linked = steady && !c.Wide && rng.IntN(5) == 0
 	return c
 }
 
 // String is what a run is, without its schedule.
 func (c Config) String() string {
-	return fmt.Sprintf("seed %d, protocol V%d, %d partitions, %d instances, %d bills, fetches of %d bytes (prefetch %v), wide %v, twins %v",
-		c.Seed, c.Protocol+1, c.Partitions, c.Owners, c.Bills, c.MaxFetch, c.Prefetch, c.Wide, c.Twins)
+	return fmt.Sprintf("seed %d, protocol V%d, %d partitions, %d instances, %d bills, fetches of %d bytes (prefetch %v), wide %v, twins %v, linked %v",
+		c.Seed, c.Protocol+1, c.Partitions, c.Owners, c.Bills, c.MaxFetch, c.Prefetch, c.Wide, c.Twins, c.Linked)
 }
 
 // Result is what a run has shown.
@@ -128,7 +130,7 @@ func Run(conf Config) Result {
 }
 
 func newWorld(conf Config) *world {
-	topo, err := billsTopology(conf.Wide)
+	topo, err := billsTopology(conf.Wide, conf.Linked)
 	if err != nil {
 		return nil
 	}
@@ -138,7 +140,11 @@ func newWorld(conf Config) *world {
 	}
 	w.rng, w.delays = w.rngs(0x5c4ed), w.rngs(0xde1a)
 	setup := w.b.Client("setup")
-	for _, name := range append([]string{billsTopic, notesTopic}, w.outputTopics()...) {
+	inputs := []string{billsTopic, notesTopic}
+	if conf.Linked {
+		inputs = append(inputs, offersTopic, takesTopic)
+	}
+	for _, name := range append(inputs, w.outputTopics()...) {
 		if err := setup.CreateTopic(context.Background(), broker.Topic{Name: name, Partitions: int32(w.partitions), Retention: -1}); err != nil {
 			w.fail("create topic %s: %v", name, err)
 		}
@@ -156,6 +162,9 @@ func newWorld(conf Config) *world {
 		rng: lr, b: w.b, partitions: w.partitions, accounts: 3 + lr.IntN(40), left: conf.Bills, next: epoch.Add(50 * time.Millisecond),
 		log: make([][]bill, w.partitions), notes: make([][]string, w.partitions), twins: conf.Twins, extra: extraBursts,
 		producer: w.b.Client("loader").NewProducer(broker.ProducerConfig{TransactionalID: "loader"}),
+	}
+	if conf.Linked {
+		w.load.linked = newLinked(w.rngs(0x117), w.partitions)
 	}
 	w.watch = newObserver(w)
 	// The input lasts as long as the faults, so that they meet work.
