@@ -225,6 +225,15 @@ func TestFencedInstanceStops(t *testing.T) {
 	m.until(t, "lost", func() bool { return m.lost == 1 })
 }
 
+// beats waits until so many heartbeats were sent, and returns how many there were.
+func beats(f *fake, want int) int {
+	n := 0
+	for limit := time.Now().Add(60 * time.Second); n < want && time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
+		n += countKey(f.net.Seen(), faultnet.KeyOf("Heartbeat"))
+	}
+	return n
+}
+
 // TestCoordinatorMovesQuietly: neither a coordinator that moves nor one whose connection breaks costs
 // the session.
 func TestCoordinatorMovesQuietly(t *testing.T) {
@@ -236,13 +245,8 @@ func TestCoordinatorMovesQuietly(t *testing.T) {
 		f.RehashCoordinators()
 		f.net.LoseAnswer(faultnet.KeyOf("Heartbeat"))
 		f.net.Seen()
-		beats := 0
-		for limit := time.Now().Add(10 * time.Second); beats < 5 && time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
-			for _, k := range f.net.Seen() {
-				if k == faultnet.KeyOf("Heartbeat") {
-					beats++
-				}
-			}
+		if n := beats(f, 5); n < 5 {
+			t.Fatalf("%d heartbeats", n)
 		}
 	}
 	m.mu.Lock()
@@ -268,18 +272,11 @@ func TestDeadCoordinatorIsWaitedFor(t *testing.T) {
 	time.Sleep(6 * time.Second)
 	f.net.Down(addr, false)
 	f.net.Seen()
-	beats := 0
-	for limit := time.Now().Add(20 * time.Second); beats < 5 && time.Now().Before(limit); time.Sleep(5 * time.Millisecond) {
-		for _, k := range f.net.Seen() {
-			if k == faultnet.KeyOf("Heartbeat") {
-				beats++
-			}
-		}
-	}
+	n := beats(f, 5)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if beats < 5 || m.lost != 0 || len(m.revoked) != 0 || m.meta != first {
-		t.Fatalf("%d heartbeats, %v", beats, m.history)
+	if n < 5 || m.lost != 0 || len(m.revoked) != 0 || m.meta != first {
+		t.Fatalf("%d heartbeats, %v", n, m.history)
 	}
 }
 
