@@ -208,6 +208,7 @@ func (s *stats) status(topo *topology.Topology) Status {
 		if v.status.Reason == "" {
 			v.status.Reason = s.stuck[name]
 		}
+		v.status.Inputs = slices.Clone(v.status.Inputs) // watched goes on writing into its own
 		out.Tasks = append(out.Tasks, v.status)
 		out.Errors = append(out.Errors, v.errors...)
 		for _, c := range v.counters {

@@ -144,3 +144,21 @@ func TestSilentReaderIsNoticed(t *testing.T) {
 		t.Errorf("state %s: %s", st, reason)
 	}
 }
+
+// TestStatusIsACopy: what a caller of Status has does not change when the watch goes on.
+func TestStatusIsACopy(t *testing.T) {
+	w := newWorld(t, counting(t, func(counted) {}))
+	s := w.live()
+	w.send(0, "k", "1", 1)
+	w.until("one record", w.quiet(1, s), s)
+	for _, task := range s.Status().Tasks {
+		for _, in := range task.Inputs {
+			before := in.Stable
+			tp := record.TopicPartition{Topic: in.Topic, Partition: record.Partition(in.Partition)}
+			s.engine.stats.watched(map[record.TopicPartition]record.Offset{tp: before + 7}, nil)
+			if now := task.Inputs[0].Stable; now != before && tp.Topic == task.Inputs[0].Topic {
+				t.Errorf("%s %s: the stable offset went from %d to %d in a copy", task.Name, tp, before, now)
+			}
+		}
+	}
+}
