@@ -150,7 +150,7 @@ func TestStatusIsACopy(t *testing.T) {
 	w := newWorld(t, counting(t, func(counted) {}))
 	s := w.live()
 	w.send(0, "k", "1", 1)
-	w.until("one record", w.quiet(1, s), s)
+	w.until("one record", w.quiet(2, s), s)
 	for _, task := range s.Status().Tasks {
 		for _, in := range task.Inputs {
 			before := in.Stable
