@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
@@ -173,6 +174,8 @@ type transaction struct {
 	time   time.Time
 	blocks []*rawlog.Block
 	where  string
+	// imported says that its IDs came from elsewhere, by streamd ids import, and not from records.
+	imported bool
 }
 
 func (r *replay) task(ctx context.Context, s *topology.Subtopology, t *proof.Task) error {
@@ -249,12 +252,25 @@ func (x *taskReplay) transactions(ctx context.Context, t *proof.Task, b rawlog.B
 			x.txns, incarnation = nil, commit.Incarnation
 		}
 		if len(commit.Inputs) == 1 {
-			x.txns = append(x.txns, transaction{commit.Inputs[0].Next, commit.Time, blocks, r.Where()})
+			next := commit.Inputs[0].Next
+			imported := ofImport(commit) && (len(x.txns) == 0 || x.txns[len(x.txns)-1].next == next)
+			x.txns = append(x.txns, transaction{next, commit.Time, blocks, r.Where(), imported})
 		}
 		blocks = nil
 		return nil
 	})
 	return whole, err
+}
+
+// ofImport says whether a commit record counts what an import has read. A task repeats such counters now and then, but in a
+// transaction that moves its input.
+func ofImport(c *rawlog.Commit) bool {
+	for name := range c.Counters { // any of them
+		if strings.HasPrefix(name, "ids-import/") {
+			return true
+		}
+	}
+	return false
 }
 
 // enter makes the IDs of the transaction in hand the ones that are new now.
@@ -292,10 +308,14 @@ func (x *taskReplay) unexplained() {
 	if x.at >= len(x.txns) {
 		return
 	}
+	txn := &x.txns[x.at]
+	if txn.imported && txn.time.After(x.m.time) {
+		x.m.time = txn.time
+	}
 	for name, l := range x.m.logs {
 		// Nothing can be said of IDs whose records were deleted from the input.
-		if n := len(l.logged); n > 0 && x.topics != nil && x.whole() {
-			x.inputs.Differ(x.txns[x.at].where, "%d IDs of operator %q that no record of its transaction has", n, name)
+		if n := len(l.logged); n > 0 && !txn.imported && x.topics != nil && x.whole() {
+			x.inputs.Differ(txn.where, "%d IDs of operator %q that no record of its transaction has", n, name)
 		}
 		for h, payload := range l.logged {
 			l.seen[h] = first{x.m.time, payload}
