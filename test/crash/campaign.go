@@ -417,11 +417,13 @@ func (m *Campaign) verify() error {
 	ctx, cancel := context.WithTimeout(m.ctx, verifyLimit)
 	defer cancel()
 	h := m.Hosts[m.random.IntN(len(m.Hosts))]
-	spared := []string{}
+	// What was processed is deleted from the repartition topic, and with it what the totals could be computed from again: of
+	// them speaks the workload's oracle.
+	spared := []string{"changelogs"}
 	if _, err := os.Stat(m.StateDir(h)); err != nil {
 		spared = append(spared, "state") // it has never come to life again
 	}
-	if err := AwaitGone(ctx, m.Brokers(), m.App); err != nil {
+	if err := h.EmptyGroup(ctx, m.Brokers(), m.App); err != nil {
 		return err
 	}
 	summary, err := h.Verify(ctx, spared...)

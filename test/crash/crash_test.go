@@ -278,8 +278,33 @@ func TestDedupUnderKills(t *testing.T) {
 	if aside, err := d.LogHas("set aside"); err != nil || aside {
 		t.Errorf("local state was set aside: %v, %v", aside, err)
 	}
-	if code, err := d.Stop(5 * time.Second); err != nil || code != 0 {
-		t.Errorf("after SIGTERM: exit code %d, %v", code, err)
+	f.stop(d)
+	f.verify("bills-dedup", []*Daemon{d}, "changelogs")
+}
+
+// stop ends daemons with SIGTERM.
+func (f *fixture) stop(daemons ...*Daemon) {
+	f.Helper()
+	for _, d := range daemons {
+		if code, err := d.Stop(20 * time.Second); err != nil || code != 0 {
+			f.Errorf("after SIGTERM: exit code %d, %v", code, err)
+		}
+	}
+}
+
+// verify has streamd itself compare what daemons that have ended left behind, as a user would: once for each directory.
+// Checks that the topology has nothing for are spared.
+func (f *fixture) verify(group string, daemons []*Daemon, spared ...string) {
+	f.Helper()
+	if err := daemons[0].EmptyGroup(f.ctx, f.kafka.Addresses(), group); err != nil {
+		f.Fatal(err)
+	}
+	for _, d := range daemons {
+		summary, err := d.Verify(f.ctx, spared...)
+		if err != nil {
+			f.Error(err)
+		}
+		f.Logf("streamd verify: %s", summary)
 	}
 }
 
@@ -354,12 +379,9 @@ func TestTotalsAcrossInstances(t *testing.T) {
 		}
 		t.Logf("%d records in, %d out, %d repeats", w.Records, check.Seen(), in.want.Repeats)
 	})
-	for _, d := range []*Daemon{again, other} {
-		if code, err := d.Stop(5 * time.Second); err != nil || code != 0 {
-			t.Errorf("after SIGTERM: exit code %d, %v", code, err)
-		}
-	}
+	f.stop(again, other)
 	f.checkLocalState(a, again, b, other)
+	f.verify("bills-totals", []*Daemon{again, other}, "changelogs") // its input is deleted once it is processed
 }
 
 // checkLocalState: what any of the daemons has on disk is the fold of the changelog to its position, and together the

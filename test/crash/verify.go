@@ -14,9 +14,10 @@ import (
 	"github.com/streamd/streamd/internal/verify/rawlog"
 )
 
-// AwaitGone waits until a group has no members. A static one stays for its session timeout after its process has ended,
-// and as long as one is there streamd verify takes the application for a running one.
-func AwaitGone(ctx context.Context, brokers []string, group string) error {
+// EmptyGroup takes what processes have left behind out of their group, with streamd leave, until it is empty: a static
+// member stays for its session timeout after its process has ended, and as long as one is there streamd verify takes the
+// application for a running one.
+func (d *Daemon) EmptyGroup(ctx context.Context, brokers []string, group string) error {
 	c, err := rawlog.Open(rawlog.Config{Brokers: brokers})
 	if err != nil {
 		return fmt.Errorf("crash: %w", err)
@@ -24,8 +25,13 @@ func AwaitGone(ctx context.Context, brokers []string, group string) error {
 	defer c.Close()
 	return poll(ctx, func() (string, error) {
 		members, err := c.Members(ctx, group)
+		said := []byte(nil)
+		for _, m := range members {
+			// An error need not be one: its session may have ended meanwhile.
+			said, _ = exec.CommandContext(ctx, d.Program, "leave", d.File, "--instance", m.Instance).CombinedOutput()
+		}
 		if err != nil || len(members) > 0 {
-			return fmt.Sprintf("group %q has %d members, %v", group, len(members), err), nil
+			return fmt.Sprintf("group %q has %d members, %v %s", group, len(members), err, said), nil
 		}
 		return "", nil
 	})
@@ -33,7 +39,7 @@ func AwaitGone(ctx context.Context, brokers []string, group string) error {
 
 // Verify runs `streamd verify` on what the daemon has left behind: its local store against the fold of the committed
 // changelog, offsets against commit records, outputs against a second computation from the inputs. The daemon must have
-// ended, as all others of its group: see AwaitGone. Anything but "equal" is an error, and so is a check that has compared nothing, but for those that are named in
+// ended, as all others of its group: see EmptyGroup. Anything but "equal" is an error, and so is a check that has compared nothing, but for those that are named in
 // spared. The summary says how much was compared.
 func (d *Daemon) Verify(ctx context.Context, spared ...string) (summary string, err error) {
 	cmd := exec.CommandContext(ctx, d.Program, "verify", d.File, "--data-dir", d.Dir, "--json")

@@ -159,9 +159,10 @@ func TestClusterUnderKills(t *testing.T) {
 // verify has streamd itself compare what is left, as a user would: once for each daemon's directory.
 func (w *world) verify(ds ...*crash.Daemon) {
 	w.Helper()
-	w.must(crash.AwaitGone(w.ctx, brokers.Addresses(), w.app))
+	w.must(ds[0].EmptyGroup(w.ctx, brokers.Addresses(), w.app))
 	for _, d := range ds {
-		summary, err := d.Verify(w.ctx)
+		// What was processed is deleted from the repartition topic, so that the totals cannot be computed from it again.
+		summary, err := d.Verify(w.ctx, "changelogs")
 		w.check(err)
 		w.Logf("streamd verify: %s", summary)
 	}
