@@ -120,12 +120,15 @@ func (m *Campaign) await(h *Host, what string, within time.Duration, is func() b
 }
 
 // running is the number of tasks that a host runs, 0 if it does not say.
-func running(m *Campaign, h *Host) float64 {
+func running(m *Campaign, h *Host) float64 { return tasks(m, h, "running") }
+
+// tasks is the number of tasks of a host in a state, 0 if it does not say.
+func tasks(m *Campaign, h *Host, state string) float64 {
 	s, err := Scrape(m.ctx, h.HTTP)
 	if err != nil {
 		return 0
 	}
-	n, _ := s.Sum("streamd_tasks", map[string]string{"state": "running"})
+	n, _ := s.Sum("streamd_tasks", map[string]string{"state": state})
 	return n
 }
 

@@ -92,7 +92,8 @@ func TestFullDisk(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := m.await(h, "running tasks", time.Minute, func() bool { return running(m, h) > 0 }); err != nil {
+		// All of them: of a task that has not seen the space yet the next round would see no pause.
+		if err := m.await(h, "running tasks only", time.Minute, func() bool { return running(m, h) > 0 && tasks(m, h, "paused") == 0 }); err != nil {
 			t.Fatalf("round %d: %v\n%s", round, err, h.Tail())
 		}
 		if err := errors.Join(m.Check(), m.AwaitFlow(time.Minute)); err != nil {
