@@ -91,7 +91,7 @@ planted: planted-core ## planted bugs: each must turn its layer red
 
 .PHONY: planted-core
 planted-core: ## the same without the bugs that only kill -9 of processes finds
-	$(GO) test -tags planted -timeout 15m -count=1 -v -run 'Planted$$' ./test/sim | grep -v '^=== '
+	$(GO) test -tags planted -timeout 30m -count=1 -v -run 'Planted$$' ./test/sim | grep -v '^=== '
 	$(GO) test -tags planted -timeout 25m -count=1 -v -run 'Planted$$' ./test/synctest | grep -v '^=== '
 
 .PHONY: kafka-test
