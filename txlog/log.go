@@ -116,7 +116,7 @@ func (l *Log) open() error {
 	if reason != nil {
 		l.state = state{} // it may have been read in part
 	} else if known {
-		if err := l.refuse(); err != nil {
+		if err := l.state.refuse(l.o.Dir, l.o.App, l.o.Cluster); err != nil {
 			return err
 		}
 	}
@@ -157,17 +157,29 @@ func (l *Log) open() error {
 	return l.start(session{}, inspection{empty: true})
 }
 
+// Check says whether a directory is one of the application on the cluster, without opening or changing it: [ErrOtherApp],
+// [ErrOtherCluster], [ErrNewerFormat]. Nothing is wrong with one that is not there; one whose content is in doubt is [Open]'s to deal with.
+func Check(dir, app, cluster string) error {
+	var st state
+	if known, err := readJSON(dir, stateName, &st); !known || errors.Is(err, errBadFile) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return st.refuse(dir, app, cluster)
+}
+
 // refuse finds out whether the directory is ours.
-func (l *Log) refuse() error {
-	switch st := l.state; {
+func (st state) refuse(dir, app, cluster string) error {
+	switch {
 	case st.Format > dirFormat:
 		return fmt.Errorf("txlog: %w: %q has format %d, this program knows %d",
-			ErrNewerFormat, l.o.Dir, st.Format, dirFormat)
-	case st.App != l.o.App:
-		return fmt.Errorf("txlog: %w: %q belongs to %q, this is %q", ErrOtherApp, l.o.Dir, st.App, l.o.App)
-	case st.Cluster != "" && l.o.Cluster != "" && st.Cluster != l.o.Cluster:
+			ErrNewerFormat, dir, st.Format, dirFormat)
+	case st.App != app:
+		return fmt.Errorf("txlog: %w: %q belongs to %q, this is %q", ErrOtherApp, dir, st.App, app)
+	case st.Cluster != "" && cluster != "" && st.Cluster != cluster:
 		return fmt.Errorf("txlog: %w: %q was filled from cluster %q, this is %q",
-			ErrOtherCluster, l.o.Dir, st.Cluster, l.o.Cluster)
+			ErrOtherCluster, dir, st.Cluster, cluster)
 	}
 	return nil
 }

@@ -126,10 +126,10 @@ func (r Report) writeText(w io.Writer) error {
 		}
 		word := "ok"
 		if errs > 0 {
-			word = plural(errs, "error")
+			word = Plural(errs, "error")
 		}
 		if warnings > 0 {
-			word += ", " + plural(warnings, "warning")
+			word += ", " + Plural(warnings, "warning")
 		}
 		if _, err := fmt.Fprintf(w, "%s: %s\n", f.File, word); err != nil {
 			return err
@@ -154,7 +154,8 @@ func (r Report) writeGitHub(w io.Writer) error {
 	return nil
 }
 
-func plural(n int, word string) string {
+// Plural is a number of things: 1 broker, 2 brokers.
+func Plural(n int, word string) string {
 	if n != 1 {
 		word += "s"
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/topology"
+	"github.com/streamd/streamd/txlog"
 )
 
 // Severity of a Finding.
@@ -53,6 +54,8 @@ type doctor struct {
 	p    *pipeline.Pipeline
 	topo *topology.Topology
 	out  *Examination
+
+	clusterID string
 }
 
 func (d *doctor) note(check string, s Severity, remedy, format string, args ...any) *Finding {
@@ -78,8 +81,16 @@ func Doctor(ctx context.Context, p *pipeline.Pipeline, dir string) (*Examination
 			return nil, err
 		}
 	}
+	d.state(dir)
 	d.disk(dir)
 	return d.out, nil
+}
+
+// state looks whether the state directory may be used with this cluster.
+func (d *doctor) state(dir string) {
+	if err := txlog.Check(dir, d.p.Name, d.clusterID); err != nil {
+		d.note("state", Failure, fmt.Sprintf("use another --data-dir, or remove %s if what it was filled from is gone for good", dir), "%s", strings.TrimPrefix(err.Error(), "txlog: "))
+	}
 }
 
 // cluster looks at the brokers.
@@ -104,7 +115,10 @@ func (d *doctor) cluster(ctx context.Context) error {
 	if len(resp.Brokers) < 3 {
 		s, remedy = Warning, "run at least three, with replication factor 3 and min.insync.replicas 2: fine for trying things only"
 	}
-	d.note("kafka", s, remedy, "%d brokers; transactions %s", len(resp.Brokers), transactions)
+	if resp.ClusterID != nil {
+		d.clusterID = *resp.ClusterID
+	}
+	d.note("kafka", s, remedy, "%s; transactions %s", daemon.Plural(len(resp.Brokers), "broker"), transactions)
 	// What the engine's transactions need (KIP-98, KIP-447).
 	for _, api := range []struct {
 		key   kmsg.Key
@@ -198,7 +212,7 @@ func (d *doctor) topics(ctx context.Context) error {
 		case err != nil:
 			return failed("topic "+n.name, err)
 		default:
-			there = append(there, fmt.Sprintf("%s %d partitions", n.name, len(t.Partitions)))
+			there = append(there, n.name+" "+daemon.Plural(len(t.Partitions), "partition"))
 			d.rights(n, t.AuthorizedOperations)
 			d.replicas(n, t)
 		}
@@ -207,7 +221,7 @@ func (d *doctor) topics(ctx context.Context) error {
 		d.note("topics", Fine, "", "%s", strings.Join(there, ", "))
 	}
 	if toMake > 0 {
-		d.note("topics", Fine, "", "%d internal topics will be made at the first start", toMake)
+		d.note("topics", Fine, "", "%s will be made at the first start", daemon.Plural(toMake, "internal topic"))
 	}
 	return d.retention(ctx, users)
 }
@@ -307,7 +321,7 @@ func (d *doctor) group(ctx context.Context) error {
 			if a := g.AuthorizedOperations; a != unknownOperations && a&(1<<uint(kmsg.ACLOperationRead)) == 0 {
 				d.note("acl", Failure, d.aclGroup(), "READ is not allowed on group %s", d.p.Name).kind = broker.ErrAuthorization
 			}
-			d.note("group", Fine, "", "%s has %d members", d.p.Name, len(g.Members))
+			d.note("group", Fine, "", "%s has %s", d.p.Name, daemon.Plural(len(g.Members), "member"))
 		}
 	}
 	return nil
