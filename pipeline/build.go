@@ -40,8 +40,14 @@ func (p *plan) build() (*topology.Topology, error) {
 			streams[s.out] = p.buildSource(b, s)
 		}
 	}
+	tables := map[*tablePlan]*topology.KTable[recKey, recValue]{}
+	for _, t := range p.tables {
+		if t.used {
+			tables[t] = p.buildTable(b, t)
+		}
+	}
 	for _, s := range p.steps {
-		p.buildStep(s, streams)
+		p.buildStep(s, streams, tables)
 	}
 	return b.Build()
 }
@@ -112,7 +118,7 @@ func (p *plan) values(out *output, src *sourceInfo) valueSerde {
 }
 
 func (p *plan) buildSource(b *topology.Builder, s *sourcePlan) *stream {
-	opts := []topology.SourceOption{topology.Name(s.out.name), topology.OnError(s.policy), topology.OnMissingID(s.onMissingID)}
+	opts := []topology.SourceOption{topology.Name(s.operator()), topology.OnError(s.policy), topology.OnMissingID(s.onMissingID)}
 	switch {
 	case s.id != nil:
 		opts = append(opts, topology.ID(p.sourceID(s)))
@@ -158,7 +164,7 @@ func eventTime(e *expr, r *event) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("timestamp: a value of type %s is no time", v.Type().TypeName())
 }
 
-func (p *plan) buildStep(s *stepPlan, streams map[*output]*stream) {
+func (p *plan) buildStep(s *stepPlan, streams map[*output]*stream, tables map[*tablePlan]*topology.KTable[recKey, recValue]) {
 	in := streams[s.in[0]]
 	onError := topology.OnError(s.policy)
 	name := topology.Name(s.name)
@@ -183,6 +189,10 @@ func (p *plan) buildStep(s *stepPlan, streams map[*output]*stream) {
 		streams[s.outs[0]] = topology.KeyBy(in, s.name, keySerde{s.key.typ}, s.newKey(p), onError)
 	case opAggregate:
 		streams[s.outs[0]] = p.buildAggregate(s, in, streams)
+	case opJoin:
+		streams[s.outs[0]] = p.buildJoin(s, in, streams, tables)
+	case opTimer:
+		streams[s.outs[0]] = p.buildTimer(s, in)
 	case opBranch:
 		cases := make([]func(event) (bool, error), len(s.cases))
 		for i, e := range s.cases {
@@ -339,9 +349,7 @@ func (k *keyPlan) make(d *decoder, r *event) (recKey, error) {
 }
 
 func (p *plan) buildAggregate(s *stepPlan, in *stream, streams map[*output]*stream) *stream {
-	if !s.direct() {
-		in = topology.KeyBy(in, s.name+"-by", keySerde{s.key.typ}, s.newKey(p), topology.OnError(s.policy))
-	}
+	in = p.together(in, s.in[0], s.key, s.name+bySuffix, s)
 	if s.window != nil {
 		return p.buildWindows(s, in, streams)
 	}
@@ -419,7 +427,11 @@ func (t *template) make(d *decoder, r *event) (recValue, error) {
 func (t *template) eval(d *decoder, r *event) (ref.Val, error) {
 	switch {
 	case t.expr != nil:
-		return t.expr.eval(r)
+		v, err := t.expr.eval(r)
+		if noMatch(err) {
+			return types.NullValue, nil
+		}
+		return v, err
 	case t.object != nil:
 		o := &jsonObject{typ: t.object, dec: d, open: true, fields: make([]jsonField, len(t.parts))}
 		for i, part := range t.parts {

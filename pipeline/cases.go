@@ -128,6 +128,12 @@ func (r *planner) testSource(n *yaml.Node) string {
 		}
 		names = append(names, src.out.name)
 	}
+	for _, t := range r.plan.tables {
+		if t.src.out.name == s.text {
+			return s.text
+		}
+		names = append(names, t.src.out.name)
+	}
 	r.d.errorf(n, RuleUnknownName, "no source is called %s%s", r.d.shown(s), suggest(s.text, names))
 	return ""
 }

@@ -133,7 +133,7 @@ func (p *plan) opened(s *sourcePlan, in *stream) *stream {
 		}
 		emit(event{Key: r.Key, Value: opened.Value, Headers: opened.Headers})
 		return nil
-	}, topology.Name(s.out.name+dataSuffix), topology.OnError(s.policy), topology.PreserveKey()).WithValues(p.values(s.out, nil))
+	}, topology.Name(s.operator()+dataSuffix), topology.OnError(s.policy), topology.PreserveKey()).WithValues(p.values(s.out, nil))
 }
 
 // sourceTime returns the event time of a source's records: what timestamp computes, or their own. That of events is asked in
@@ -148,7 +148,7 @@ func (p *plan) sourceTime(s *sourcePlan) func(event) (time.Time, error) {
 		}
 		switch {
 		case err != nil:
-		case s.timestamp == nil:
+		case s.timestamp == nil, s.table && r.Value.null():
 			return r.Timestamp, nil
 		default:
 			at, err = eventTime(s.timestamp, &r)

@@ -63,7 +63,6 @@ func (d *document) pipeline(p *Pipeline) *plan {
 	if n := o.get("tests"); n != nil {
 		p.Tests = r.tests(n)
 	}
-	o.notYet("tables")
 	o.finish()
 	if r.plan != nil && !d.failed() && !d.unset {
 		r.tryBuild()

@@ -335,7 +335,7 @@ func (o *object) finish() {
 			continue
 		}
 		n := o.d.errorf(m.key, RuleUnknownField, "unknown field %q in %s%s", m.key.Value, o.what, suggest(m.key.Value, append(o.later, o.known...)))
-		if len(o.known) > 0 && len(o.known) <= 12 {
+		if len(o.known) > 0 && len(o.known) <= 16 {
 			n.hint("known are %s", quotedList(o.known))
 		}
 	}

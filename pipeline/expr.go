@@ -91,6 +91,10 @@ func (a *activation) resolve(name string) (ref.Val, error) {
 		return newHeaders(a.r.Headers, a.e.dec), nil
 	case varTimestamp:
 		return types.Timestamp{Time: a.r.Timestamp.UTC()}, nil
+	case varTable, varOther:
+		if a.r.Value.pair != nil {
+			return a.r.Value.pair.other, nil
+		}
 	case varWindow:
 		return windowValue(a.r.Key.window, a.e.dec)
 	case varTopic:

@@ -434,7 +434,9 @@ func (c *compiler) explainName(name string, sc *scope) (string, []string) {
 		return fmt.Sprintf("there is no %s()", name), []string{"a record that is processed again must give the same result: no clock, no random number, no environment; the record's own time is timestamp"}
 	case varWindow:
 		return "window is not known here", []string{"it is there behind an aggregate with a window, up to the next repartition topic (key_by, aggregate, scope: stream)"}
-	case "debezium_id", "table", "cluster":
+	case varTable, varOther:
+		return fmt.Sprintf("%s is not known here", name), []string{"it is there in the value of a join: table is the row, other the record of the other stream"}
+	case "debezium_id", "cluster":
 		return fmt.Sprintf("%q is not available in this version", name), nil
 	case varTopic, varPartition, varOffset, varPosition:
 		what := name

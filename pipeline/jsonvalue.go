@@ -32,6 +32,8 @@ type jsonObject struct {
 	dec  *decoder
 	bad  error
 	open bool // fields are filled in
+	// absent: it stands for a side of a join that has no match.
+	absent bool
 	// fields has one entry for each field of typ, in its order; or, without a type, one for each member.
 	fields []jsonField
 	names  []string       // without a type: the members' names, no name twice
@@ -125,6 +127,9 @@ func (o *jsonObject) field(i int) (ref.Val, error) {
 		return f.val, nil
 	}
 	if f.raw == nil {
+		if o.absent {
+			return nil, errNoMatch
+		}
 		return nil, errMissing
 	}
 	t := types.DynType

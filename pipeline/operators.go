@@ -21,6 +21,8 @@ const (
 	opAggregate = "aggregate"
 	opBranch    = "branch"
 	opMerge     = "merge"
+	opJoin      = "join"
+	opTimer     = "timer"
 	opTo        = "to"
 )
 
@@ -28,12 +30,7 @@ const (
 const otherwise = "otherwise"
 
 func operatorNames() []string {
-	return []string{opDedup, opFilter, opMap, opFlatMap, opKeyBy, opAggregate, opBranch, opMerge, opTo}
-}
-
-// laterOperators belong to the format, but not to this version.
-func laterOperators() []string {
-	return []string{"join"}
+	return []string{opDedup, opFilter, opMap, opFlatMap, opKeyBy, opAggregate, opBranch, opMerge, opJoin, opTimer, opTo}
 }
 
 func (r *planner) steps(n *yaml.Node) {
@@ -76,20 +73,11 @@ func (r *planner) step(i int, n *yaml.Node) {
 			extra++
 		}
 	}
-	o.notYet(laterOperators()...)
 	o.finish()
 	switch {
 	case extra > 1:
 		d.errorf(n, RuleOneOperator, "%s has %d operators, a step has exactly one of %s", o.what, extra, quotedList(operatorNames()))
 	case extra == 0:
-		for _, m := range o.members {
-			for _, later := range laterOperators() {
-				if m.key.Value == later {
-					r.unknownOutput(s, nameNode)
-					return
-				}
-			}
-		}
 		d.errorf(n, RuleOneOperator, "%s has no operator, a step has exactly one of %s", o.what, quotedList(operatorNames()))
 		r.unknownOutput(s, nameNode)
 		return
@@ -189,6 +177,7 @@ func (r *planner) named(n *yaml.Node, what string) *output {
 		}
 	}
 	note := r.d.errorf(n, RuleUnknownName, "%s: no source or earlier step is called %s%s", what, r.d.shown(s), suggest(s.text, names))
+	r.notStream(note, s.text)
 	if base, ok := strings.CutSuffix(s.text, "."+conflictName); ok && r.streams[base+"."+duplicateName] != nil {
 		note.hint("there are conflicts with compare: payload only")
 	}
@@ -233,6 +222,10 @@ func (r *planner) operator(s *stepPlan, n, nameNode *yaml.Node) {
 		if s.window != nil {
 			r.addLate(s, nameNode)
 		}
+	case opJoin:
+		r.join(s, n, &out)
+	case opTimer:
+		r.timer(s, n, &out)
 	case opBranch:
 		r.branch(s, n, &out)
 		return

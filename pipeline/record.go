@@ -33,6 +33,7 @@ type recValue struct {
 	from, to uint32
 	src      *sourceInfo     // nil behind a repartition topic
 	state    *aggregateState // of an aggregate step's output
+	pair     *joinPair       // of a join, while its value is made
 }
 
 // sourceInfo is what every record of a source has in common.

@@ -68,6 +68,7 @@ func referenceOfFile() []Section {
 				{Name: "kafka", Kind: KindSection, Required: true, Section: "kafka", Doc: "How to reach the cluster."},
 				{Name: "types", Kind: KindSection, Section: "types", Doc: "Types of values: with them a slip in the name of a field is found when the file is loaded."},
 				{Name: "sources", Kind: KindSection, Required: true, Section: "sources", Doc: "The topics that are read."},
+				{Name: "tables", Kind: KindSection, Section: "tables", Doc: "The topics of which rows are looked up."},
 				{Name: "steps", Kind: KindSections, Required: true, Section: "step", Doc: "What is done, in the order of the list."},
 				{Name: "errors", Kind: KindSection, Section: "errors", Doc: "What becomes of records that a step cannot handle."},
 				{Name: "processing", Kind: KindSection, Section: "processing", Doc: "How transactions are run."},
@@ -138,6 +139,24 @@ func referenceOfFile() []Section {
 		{
 			Name: "sources", Doc: "The topics that are read, by the names that steps know them by.",
 			Members: &Field{Kind: KindSection, Section: "source", Doc: "A source."},
+		},
+		{
+			Name: "tables", Doc: "The topics of which joins look up the newest record of a key, by the names that joins know them by.",
+			Members: &Field{Kind: KindSection, Section: "table", Doc: "A table."},
+		},
+		{
+			Name: "table", Doc: "A topic as a table: a record replaces the row of its key, one without a value deletes it. The topic should be compacted, and have as many partitions as what it is joined with.",
+			Example: "topic: customers\ntype: Customer",
+			Fields: []Field{
+				{Name: "topic", Kind: KindText, Required: true, Doc: "The topic."},
+				{Name: "format", Kind: KindWord, Words: []string{formatJSON, formatString, formatBytes, formatCloudEvents}, Default: formatJSON, Doc: "What the values are, as of a source."},
+				{Name: "type", Kind: KindType, Default: "any", Doc: "The type of the rows. Left joins need one."},
+				{Name: "key", Kind: KindKey, Default: varKey, Doc: "What a row is looked up by. Anything but the record's key goes through a topic, and a record without a value cannot delete its row: it is an error."},
+				{Name: "timestamp", Kind: KindExpression, Doc: "As of a source."},
+				{Name: "out_of_orderness", Kind: KindDuration, Default: "0s", Doc: "As of a source."},
+				{Name: "idleness", Kind: KindDuration, Default: "30s", Doc: "As of a source."},
+				{Name: "on_error", Kind: KindWord, Words: []string{"stop", "dead_letter", "skip"}, Doc: "What becomes of a record that cannot be read."},
+			},
 		},
 		{
 			Name: "source", Doc: "A topic that is read.",

@@ -120,10 +120,15 @@ state: {dir: d}
 errors: {dead_letter_topic: dlq}
 types: {T: {a: string}}
 sources: {in: {topic: in, type: T}}
+tables: {rows: {topic: rows, type: T}}
 steps:
   - {name: unique, dedup: {id: value.a, retention: 7d, scope: partition}}
   - {name: sums, aggregate: {by: key, window: {hopping: {size: 10s, every: 5s}}, fields: {n: {count: true}}}}
   - {name: out, to: {topic: out, value: {n: value.n, t: window.start}}}
+  - {name: named, from: unique, join: {table: rows, kind: left, value: {a: value.a, b: table.a}}}
+  - {name: pairs, from: unique, join: {stream: named, within: 10s, value: {a: value.a, b: other.b}}}
+  - {name: late, from: pairs, timer: {by: key, after: 10s, value: {a: value.a}}}
+  - {name: out-late, to: {topic: late}}
   - {name: postgres, from: unique, to: {postgres: {dsn: "postgres://a@b/c", table: t, columns: {a: value.a}}}}
   - {name: mysql, from: unique, to: {mysql: {dsn: "a:b@tcp(c:1)/d", table: t, columns: {a: value.a}}}}
   - {name: sqlite, from: unique, to: {sqlite: {file: "a.db", table: t, columns: {a: value.a}}}}
@@ -213,7 +218,7 @@ A **duration** is written ` + "`90s`, `15m`, `1h30m`, `7d`" + `, a **count** ` +
 ` + "`${VAR}`, `${VAR:-default}`, `${VAR:?message}`, `${file:/path}`" + `.
 
 **Expressions** are [CEL](https://cel.dev). They know ` + "`key`, `value`, `headers`, `topic`, `partition`, `offset`, `timestamp`" + `, behind an aggregate with a
-window ` + "`window.start` and `window.end`" + `; and beside CEL's own functions ` + "`decimal`, `round`, `hash64`, `json`, `to_json`, `record_position`, `cloudevent_id`, `base64.encode`, `base64.decode`" + `.
+window ` + "`window.start` and `window.end`" + `, in the value of a join ` + "`table` or `other`" + `; and beside CEL's own functions ` + "`decimal`, `round`, `hash64`, `json`, `to_json`, `record_position`, `cloudevent_id`, `base64.encode`, `base64.decode`" + `.
 Try one: ` + "`echo '{\"n\":1}' | streamd eval 'value.n + 1'`" + `.
 
 `

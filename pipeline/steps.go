@@ -17,6 +17,7 @@ import (
 type plan struct {
 	file, name string
 	sources    []*sourcePlan
+	tables     []*tablePlan
 	steps      []*stepPlan
 	structs    map[string]*structType
 	dec        *decoder
@@ -52,6 +53,7 @@ type sourcePlan struct {
 	outOfOrderness time.Duration
 	idleness       *time.Duration // nil: the default
 	events         bool           // the values are CloudEvents
+	table          bool           // a record without a value deletes a row
 }
 
 type stepPlan struct {
@@ -65,11 +67,13 @@ type stepPlan struct {
 
 	dedup  *dedupPlan
 	filter *expr
-	value  *template // map, to
+	value  *template // map, to, join, timer
 	items  *expr     // flat_map
-	key    *keyPlan  // key_by, to, aggregate
+	key    *keyPlan  // key_by, to, aggregate, join, timer
 	agg    *aggregatePlan
 	window *windowPlan // aggregate; nil: none
+	join   *joinPlan
+	timer  *timerPlan
 	cases  []*expr
 	rest   bool // the last of outs is what no case takes
 	topic  string
@@ -144,6 +148,9 @@ func (r *planner) read(o *object) {
 	} else {
 		r.d.errorf(o.node, RuleMissingField, "missing field %q in %s", "sources", o.what)
 	}
+	if key, n := o.pair("tables"); n != nil {
+		r.tables(key, n)
+	}
 	if key, n := o.pair("steps"); n != nil {
 		r.stepsNode = key
 		r.steps(n)
@@ -171,20 +178,45 @@ func (r *planner) sources(key, n *yaml.Node) {
 }
 
 func (r *planner) source(key, n *yaml.Node) {
-	d := r.d
-	name := key.Value
-	out := &output{name: name, key: cel.NullableType(cel.StringType), value: types.DynType, format: formatJSON, positions: true, keyed: true, node: key}
-	s := &sourcePlan{out: out, start: "earliest"}
+	d, s := r.d, newSourcePlan(key)
 	r.plan.sources = append(r.plan.sources, s)
-	r.addStream(out)
-	o := d.object(key, n, fmt.Sprintf("source %q", name))
+	r.addStream(s.out)
+	o := d.object(key, n, fmt.Sprintf("source %q", s.out.name))
 	if o == nil {
 		return
 	}
+	format := r.sourceFields(o, s, func(sc *scope) {
+		if n := o.get("id"); n != nil {
+			s.id = r.id(n, sc)
+		}
+		if n := o.get("on_missing_id"); n != nil {
+			s.onMissingID = d.action(n, "on_missing_id", topology.Stop, topology.DeadLetter, topology.Forward)
+			r.deadLetter(n, s.onMissingID == topology.DeadLetter)
+		}
+	})
+	if n := o.get("start"); n != nil {
+		if word := d.choice(n, "start", "earliest", "latest"); word == "latest" {
+			d.errorf(n, RuleNotAvailable, `start "latest" is not available in this version`).
+				hint("a new consumer group starts at the earliest record, so that none is lost")
+		}
+	}
+	o.finish()
+	r.p.Sources = append(r.p.Sources, Source{Name: s.out.name, Topic: s.topic, Format: format, Start: s.start})
+}
+
+// newSourcePlan is a topic of which nothing is known yet but its name in the file.
+func newSourcePlan(key *yaml.Node) *sourcePlan {
+	out := &output{name: key.Value, key: cel.NullableType(cel.StringType), value: types.DynType, format: formatJSON, positions: true, keyed: true, node: key}
+	return &sourcePlan{out: out, start: "earliest"}
+}
+
+// sourceFields reads what sources and tables have in common; own reads the fields that only one of them has.
+func (r *planner) sourceFields(o *object, s *sourcePlan, own func(*scope)) (format string) {
+	d, out := r.d, s.out
 	if n := o.need("topic"); n != nil {
 		s.topic = d.topic(n, "topic")
 	}
-	format := formatJSON
+	format = formatJSON
 	if n := o.get("format"); n != nil {
 		if format = r.format(n); format == formatCloudEvents {
 			s.events = true // their data is JSON
@@ -208,13 +240,7 @@ func (r *planner) source(key, n *yaml.Node) {
 		}
 	}
 	sc := r.c.scope(out)
-	if n := o.get("id"); n != nil {
-		s.id = r.id(n, sc)
-	}
-	if n := o.get("on_missing_id"); n != nil {
-		s.onMissingID = d.action(n, "on_missing_id", topology.Stop, topology.DeadLetter, topology.Forward)
-		r.deadLetter(n, s.onMissingID == topology.DeadLetter)
-	}
+	own(sc)
 	if n := o.get("timestamp"); n != nil {
 		if s.timestamp = r.c.expression(n, "timestamp", sc); s.timestamp != nil {
 			r.wantType(n, "timestamp", s.timestamp.typ, types.TimestampType, types.IntType)
@@ -230,14 +256,7 @@ func (r *planner) source(key, n *yaml.Node) {
 		s.policy = d.policy(n)
 		r.deadLetter(n, s.policy == topology.PolicyDeadLetter)
 	}
-	if n := o.get("start"); n != nil {
-		if word := d.choice(n, "start", "earliest", "latest"); word == "latest" {
-			d.errorf(n, RuleNotAvailable, `start "latest" is not available in this version`).
-				hint("a new consumer group starts at the earliest record, so that none is lost")
-		}
-	}
-	o.finish()
-	r.p.Sources = append(r.p.Sources, Source{Name: name, Topic: s.topic, Format: format, Start: s.start})
+	return format
 }
 
 func (r *planner) format(n *yaml.Node) string {
@@ -255,6 +274,12 @@ func (r *planner) addStream(out *output) {
 	if old := r.streams[out.name]; old != nil {
 		r.d.errorf(out.node, RuleDuplicateName, "%q is the name of something at line %d already", out.name, old.node.Line)
 		return
+	}
+	for _, t := range r.plan.tables {
+		if t.src.out.name == out.name {
+			r.d.errorf(out.node, RuleDuplicateName, "%q is the name of a table at line %d already", out.name, t.src.out.node.Line)
+			return
+		}
 	}
 	r.streams[out.name] = out
 	r.order = append(r.order, out)

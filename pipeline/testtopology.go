@@ -71,14 +71,20 @@ func (p *plan) buildRows(s *stepPlan, in *stream) {
 	topology.To(rows, s.topic, key, valueSerde{format: formatJSON, typ: s.into.row.celType, dec: p.dec}, topology.Name(s.name), topology.OnError(s.policy))
 }
 
-// Settle is how long after its last record all windows of the pipeline are closed. 0: it has none that are handed on when they
-// close.
+// Settle is how long after its last record all windows of the pipeline are closed, what has no match in a join is known, and all timers
+// have gone off. 0: it has nothing that waits.
 func (p *Pipeline) Settle() time.Duration {
 	var windows, idle, late time.Duration
 	for _, s := range p.plan.steps {
 		if s.window != nil {
 			// One behind another waits for it, and a session ends a gap after its last record.
 			windows += s.window.windows.Size() + s.window.windows.GracePeriod()
+		}
+		if s.join != nil {
+			windows += s.join.settle()
+		}
+		if s.timer != nil {
+			windows += s.timer.after
 		}
 	}
 	if windows == 0 {

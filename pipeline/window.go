@@ -137,9 +137,7 @@ func (r *planner) addLate(s *stepPlan, nameNode *yaml.Node) {
 
 // direct says whether the records have the aggregate's key already, and are in its partition: then they need not go through
 // a topic.
-func (s *stepPlan) direct() bool {
-	return !s.key.list && s.key.parts[0].text == varKey && s.in[0].keyed
-}
+func (s *stepPlan) direct() bool { return s.key.direct(s.in[0]) }
 
 // windowed is an event with the key of a window's result.
 type windowed = record.Record[window.Key[recKey], recValue]

@@ -208,3 +208,39 @@ func TestMergedStates(t *testing.T) {
 	whole.want("out", `{"count":2,"sum":"9","min":1,"max":5,"avg":"3","first":1,"last":3,"distinct":3,"lowest":1,"highest":5}`)
 	parts.want("out", `{"count":2,"sum":"9","min":1,"max":5,"avg":"3","first":1,"last":5,"distinct":3,"lowest":1,"highest":5}`)
 }
+
+// put sends a record and does not wait for what comes of it.
+func (d driven) put(topic, key, value string, seconds int) {
+	topologytest.Input(d.Driver, topic, serde.String(), serde.String()).Send(key, value, topologytest.At(at(seconds)))
+}
+
+// sendTo is send to the topic of a table, if the join reads it.
+func (d driven) sendTo(join, topic, key, value string, seconds int) {
+	if strings.Contains(join, "table: "+topic) {
+		d.send(topic, key, value, seconds)
+	}
+}
+
+// delete is sendTo of a record without a value.
+func (d driven) delete(join, topic, key string, seconds int) {
+	if strings.Contains(join, topic) {
+		topologytest.Input(d.Driver, topic, serde.String(), serde.Optional(serde.String())).Send(key, nil, topologytest.At(at(seconds)))
+		d.Run()
+	}
+}
+
+// wantRows is want of values that may be null.
+func (d driven) wantRows(topic string, lines ...string) {
+	d.t.Helper()
+	var got []string
+	for _, v := range topologytest.Output(d.Driver, topic, serde.String(), serde.Optional(serde.String())).Values() {
+		if v == nil {
+			got = append(got, "<nil>")
+			continue
+		}
+		got = append(got, *v)
+	}
+	if !slices.Equal(got, lines) {
+		d.t.Errorf("%s has\n%s\nwant\n%s", topic, strings.Join(got, "\n"), strings.Join(lines, "\n"))
+	}
+}

@@ -13,7 +13,7 @@ import (
 var templates embed.FS
 
 // Templates are the names that Template knows, the simplest first.
-func Templates() []string { return []string{"dedup", "totals", "windows"} }
+func Templates() []string { return []string{"dedup", "totals", "windows", "enrich"} }
 
 // Template returns a commented pipeline file.
 func Template(name string) (string, error) {

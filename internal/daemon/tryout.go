@@ -35,6 +35,7 @@ type tryTask struct {
 	chain      *topology.Chain
 	memory     *tryMemory
 	newest     []window.Millis // by source
+	began      window.Millis   // the time of the first record
 	watermark  window.Millis
 	streamTime time.Time
 	started    bool // it has had a record
@@ -43,7 +44,7 @@ type tryTask struct {
 func newTryout(topo *topology.Topology, policy topology.Policy) (*tryout, error) {
 	x := &tryout{topo: topo, policy: policy, out: map[string][]topology.SinkRecord{}}
 	for _, s := range topo.Subtopologies() {
-		t := &tryTask{sub: s, watermark: window.NoTime}
+		t := &tryTask{sub: s, watermark: window.NoTime, began: window.NoTime}
 		t.memory = newTryMemory(t)
 		for range s.Sources {
 			t.newest = append(t.newest, window.NoTime)
@@ -91,16 +92,11 @@ func (x *tryout) process(t *tryTask, source int, r broker.Record) error {
 	}
 	if ms, ok := window.Of(at); ok {
 		t.newest[source] = max(t.newest[source], ms)
-	}
-	lowest := window.MaxMillis
-	for i, newest := range t.newest {
-		if newest == window.NoTime {
-			lowest = window.NoTime // nothing is known of this input, and no time passes between two records
-			break
+		if t.began == window.NoTime {
+			t.began = ms
 		}
-		lowest = min(lowest, newest.Add(-t.sub.Sources[i].OutOfOrderness))
 	}
-	if err := x.advance(t, lowest); err != nil {
+	if err := x.advance(t, t.lowest()); err != nil {
 		return err
 	}
 	m.begin()
@@ -111,6 +107,30 @@ func (x *tryout) process(t *tryTask, source int, r broker.Record) error {
 	return x.deliver(t)
 }
 
+// lowest is how far all inputs have come. Between two records as much time passes as their timestamps are apart: an input that
+// was idle for so long does not hold up the others.
+func (t *tryTask) lowest() window.Millis {
+	now, ok := window.Of(t.streamTime)
+	if !ok {
+		return window.NoTime
+	}
+	lowest := window.MaxMillis
+	for i, newest := range t.newest {
+		src := &t.sub.Sources[i]
+		if src.Idleness >= 0 && max(newest, t.began).Add(src.Idleness) <= now {
+			continue
+		}
+		if newest == window.NoTime {
+			return window.NoTime
+		}
+		lowest = min(lowest, newest.Add(-src.OutOfOrderness))
+	}
+	if lowest == window.MaxMillis {
+		return window.NoTime
+	}
+	return lowest
+}
+
 // advance moves a task's watermark and does what is due by then.
 func (x *tryout) advance(t *tryTask, to window.Millis) error {
 	if to <= t.watermark {
@@ -118,6 +138,9 @@ func (x *tryout) advance(t *tryTask, to window.Millis) error {
 	}
 	t.watermark = to
 	moment := topology.Moment{Watermark: to, Wall: t.streamTime}
+	if at := to.Time(); at.After(moment.Wall) {
+		moment.Wall = at
+	}
 	for _, timed := range t.chain.Timed {
 		if !timed.Advance(moment) {
 			continue
