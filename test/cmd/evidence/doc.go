@@ -1,5 +1,5 @@
-// Command evidence runs the layers of the tests with their nightly counts, one after the other, and writes
-// what came of it into docs/evidence.md: `make soak`. It needs the tools of `make tools` and Kafka's jars.
+// Command evidence runs the layers of the tests with their nightly counts, those that compute beside those that
+// wait, and writes what came of it into docs/evidence.md: `make soak`. It needs the tools of `make tools` and Kafka's jars.
 //
 //	go run ./test/cmd/evidence                    all layers, at most an hour on 2 cores
 //	go run ./test/cmd/evidence --only L1,L3       some of them

@@ -9,6 +9,9 @@ type layer struct {
 	Env     []string
 	Args    []string // of go
 	Timeout time.Duration
+	// Computes: it needs cores and waits for nothing. Such layers run one after the other beside those that mostly wait for
+	// processes and brokers to come back, and then at the lowest priority, so that these are not slowed down.
+	Computes bool
 }
 
 // layers are the nightly counts. Together they are to take less than an hour on 2 cores that have nothing else to do; the file
@@ -17,15 +20,15 @@ func layers() []layer {
 	test := func(args ...string) []string { return append([]string{"test", "-count=1", "-v"}, args...) }
 	soak := []string{"STREAMD_SOAK=1"}
 	return []layer{
-		{"L0", "models, exhaustively", nil, test("-timeout", "5m", "-tags", "models", "./test/model"), 6 * time.Minute},
-		{"L1", "simulation of the pure core: 100,000 seeds", nil, test("-timeout", "20m", "-run", "TestSeeds$", "./test/sim", "-seeds", "100000"), 21 * time.Minute},
-		{"L2", "the App and the client library in virtual time: 5,000 seeds", soak, test("-timeout", "30m", "-run", "TestSeeds$", "./test/synctest"), 31 * time.Minute},
-		{"L3", "three processes on a Kafka in memory: 500 kills, 50 SIGSTOP", soak, test("-timeout", "30m", "-tags", "kills", "./test/crash"), 31 * time.Minute},
-		{"L4", "real Kafka, three brokers: 100 process kills, 20 broker kills", soak, test("-timeout", "30m", "-tags", "kafka", "-run", "TestClusterUnderKills$", "./test/kafka/chaos"), 31 * time.Minute},
-		{"L4 dedup", "real Kafka: three million records, 100 kill -9", []string{"STREAMD_KILLS=100", "STREAMD_RECORDS=3000000"}, test("-timeout", "15m", "-tags", "kafka", "-run", "TestDedupUnderKills$", "./test/crash"), 16 * time.Minute},
-		{"DB", "databases that are killed", soak, test("-timeout", "30m", "-tags", "sinks", "./test/sinks/..."), 31 * time.Minute},
-		{"soak", "streamd soak on real Kafka", soak, test("-timeout", "10m", "-tags", "kafka", "-run", "Soak", "./test/check"), 11 * time.Minute},
-		{"timers", "100,000 timers in the simulation, 20 kills", soak, test("-timeout", "10m", "-run", "TestManyTimers$", "./processor"), 11 * time.Minute},
+		{"L0", "models, exhaustively", nil, test("-timeout", "29m", "-tags", "models", "./test/model"), 30 * time.Minute, true},
+		{"L1", "simulation of the pure core: 100,000 seeds", nil, test("-timeout", "60m", "-run", "TestSeeds$", "./test/sim", "-seeds", "100000"), 61 * time.Minute, true},
+		{"L2", "the App and the client library in virtual time: 5,000 seeds", soak, test("-timeout", "60m", "-run", "TestSeeds$", "./test/synctest"), 61 * time.Minute, true},
+		{"L3", "three processes on a Kafka in memory: 500 kills, 50 SIGSTOP", soak, test("-timeout", "30m", "-tags", "kills", "./test/crash"), 31 * time.Minute, false},
+		{"L4", "real Kafka, three brokers: 100 process kills, 20 broker kills", soak, test("-timeout", "30m", "-tags", "kafka", "-run", "TestClusterUnderKills$", "./test/kafka/chaos"), 31 * time.Minute, false},
+		{"L4 dedup", "real Kafka: three million records, 100 kill -9", []string{"STREAMD_KILLS=100", "STREAMD_RECORDS=3000000"}, test("-timeout", "15m", "-tags", "kafka", "-run", "TestDedupUnderKills$", "./test/crash"), 16 * time.Minute, false},
+		{"DB", "databases that are killed", soak, test("-timeout", "30m", "-tags", "sinks", "./test/sinks/..."), 31 * time.Minute, false},
+		{"soak", "streamd soak on real Kafka", soak, test("-timeout", "10m", "-tags", "kafka", "-run", "Soak", "./test/check"), 11 * time.Minute, false},
+		{"timers", "100,000 timers in the simulation, 20 kills", soak, test("-timeout", "60m", "-run", "TestManyTimers$", "./processor"), 61 * time.Minute, true},
 	}
 }
 
@@ -35,8 +38,8 @@ func plantedLayers() []layer {
 		return append([]string{"test", "-count=1", "-v", "-run", "Planted$"}, args...)
 	}
 	return []layer{
-		{"planted L1", "bugs planted for the simulation", nil, test("-timeout", "30m", "-tags", "planted", "./test/sim"), 31 * time.Minute},
-		{"planted L2", "bugs planted for the client library", nil, test("-timeout", "30m", "-tags", "planted", "./test/synctest"), 31 * time.Minute},
-		{"planted L3", "bugs planted for real processes", nil, test("-timeout", "30m", "-tags", "planted,kills", "./test/crash"), 31 * time.Minute},
+		{"planted L1", "bugs planted for the simulation", nil, test("-timeout", "30m", "-tags", "planted", "./test/sim"), 31 * time.Minute, false},
+		{"planted L2", "bugs planted for the client library", nil, test("-timeout", "30m", "-tags", "planted", "./test/synctest"), 31 * time.Minute, false},
+		{"planted L3", "bugs planted for real processes", nil, test("-timeout", "30m", "-tags", "planted,kills", "./test/crash"), 31 * time.Minute, false},
 	}
 }

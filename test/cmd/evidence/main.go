@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -73,24 +74,30 @@ func runLayers(ctx context.Context, dir string, only []string, planted bool, std
 	if planted {
 		all = append(all, plantedLayers()...)
 	}
-	ran := 0
-	for i, l := range all {
-		if len(only) > 0 && !slices.Contains(only, l.Name) {
-			continue
-		}
-		ran++
-		if err := runLayer(ctx, filepath.Join(dir, fmt.Sprintf("%02d.log", i)), l, stdout); err != nil {
-			return err
-		}
-	}
-	if ran == 0 {
+	chosen := func(l layer) bool { return len(only) == 0 || slices.Contains(only, l.Name) }
+	computing := slices.ContainsFunc(all, func(l layer) bool { return chosen(l) && l.Computes })
+	waiting := slices.ContainsFunc(all, func(l layer) bool { return chosen(l) && !l.Computes })
+	if !computing && !waiting {
 		return fmt.Errorf("no layer is called %s", strings.Join(only, " or "))
 	}
-	return nil
+	var wg sync.WaitGroup
+	var failed [2]error
+	for i, computes := range []bool{false, true} {
+		wg.Go(func() {
+			for n, l := range all {
+				if failed[i] == nil && l.Computes == computes && chosen(l) {
+					failed[i] = runLayer(ctx, filepath.Join(dir, fmt.Sprintf("%02d.log", n)), l, computes && waiting, stdout)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(failed[:]...)
 }
 
-// runLayer runs one layer. That it is red is no error: it stands in the log.
-func runLayer(ctx context.Context, path string, l layer, stdout io.Writer) error {
+// runLayer runs one layer, at the lowest priority if it stands beside others. That it is red is no error: it stands in
+// the log.
+func runLayer(ctx context.Context, path string, l layer, beside bool, stdout io.Writer) error {
 	out, err := os.Create(path)
 	if err != nil {
 		return err
@@ -111,7 +118,11 @@ func runLayer(ctx context.Context, path string, l layer, stdout io.Writer) error
 	fmt.Fprintf(stdout, "%s  %s: %s\n", began.UTC().Format(time.TimeOnly), l.Name, h.Command)
 	layerCtx, cancel := context.WithTimeout(ctx, l.Timeout)
 	defer cancel()
-	cmd := exec.CommandContext(layerCtx, "go", l.Args...)
+	program := []string{"go"}
+	if nice, err := exec.LookPath("nice"); err == nil && beside {
+		program = []string{nice, "-n", "19", "go"}
+	}
+	cmd := exec.CommandContext(layerCtx, program[0], append(program[1:], l.Args...)...)
 	cmd.Env = append(os.Environ(), l.Env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	// What it has started must end, too: it is asked to first.

@@ -145,7 +145,7 @@ func (rs results) block() string {
 	for _, r := range rs {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` | %s |\n", r.Layer, r.What, r.Result, cell(strings.Join(r.Figures, "<br>")), r.Took, r.Commit, r.Date.Format("2006-01-02 15:04"))
 	}
-	fmt.Fprintf(&b, "\nAll of them together: %v.\n", rs.took())
+	fmt.Fprintf(&b, "\nAll of them, were they run one after the other: %v.\n", rs.took())
 	b.WriteString("\nCommands, each on the machine named behind it:\n\n")
 	for _, r := range rs {
 		fmt.Fprintf(&b, "- %s: `%s` (%d cores, %s)\n", r.Layer, r.Command, r.Cores, r.Go)

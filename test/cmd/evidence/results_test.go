@@ -51,7 +51,7 @@ func TestTheFileSaysWhatTheLogsSay(t *testing.T) {
 	for _, want := range []string{
 		"# head\n", "\ntail\n", "| L1 | simulation | green | 100000 seeds, 0 red, 5 steps in 3m (500 seeds/s)<br>1 tests passed | 3m0s | `abc` | 1970-01-01 00:00 |",
 		"| L1 | restore to the LSO | 3 | 500 | C1: bill \"b1\" \\| lost |", "`go test ./test/sim` (2 cores, go1)",
-		"All of them together: 3m0s.",
+		"one after the other: 3m0s.",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
