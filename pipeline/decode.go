@@ -40,6 +40,7 @@ func (d *document) pipeline(p *Pipeline) *plan {
 	if n := o.need("name"); n != nil {
 		p.Name = d.name(n, "name")
 	}
+	d.beside = true
 	if key, n := o.pair("kafka"); n != nil {
 		p.Kafka = d.kafka(key, n)
 	} else {
@@ -59,6 +60,7 @@ func (d *document) pipeline(p *Pipeline) *plan {
 		r.errorsKey = key
 		p.Errors, r.hasDeadLetter = d.errors(key, n)
 	}
+	d.beside = false
 	r.read(o)
 	if n := o.get("tests"); n != nil {
 		p.Tests = r.tests(n)

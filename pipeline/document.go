@@ -33,6 +33,9 @@ type document struct {
 	visited int
 	tooMuch bool // maxNodes was reported
 	unset   bool // a variable has no value, see Options.AllowUnset
+	// beside is set while something is read that the topology does not depend on: how the cluster is reached, a name of a topic,
+	// an address. A variable without a value there does not set unset.
+	beside bool
 	// finished is called with each mapping that was read; nil: nobody wants to know.
 	finished func(*object)
 }

@@ -203,8 +203,9 @@ func Load(data []byte, o Options) (*Pipeline, error) {
 	return p, nil
 }
 
-// ErrUnset is returned by Topology when the file was loaded with Options.AllowUnset and a variable has
-// no value.
+// ErrUnset is returned by Topology when the file was loaded with Options.AllowUnset and a variable on which the topology
+// depends has no value. It does not depend on how the cluster and databases are reached, nor on the names of topics: a
+// variable in one of those stands for itself.
 var ErrUnset = errors.New("pipeline: a variable of the file has no value, so that it can be checked but not run")
 
 // Topology builds what the pipeline computes. Each call returns a new one.

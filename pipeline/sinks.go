@@ -82,7 +82,9 @@ func (r *planner) into(s *stepPlan, k targetKind, key, n *yaml.Node) *intoPlan {
 	p := &intoPlan{kind: k, class: sink.Ledger}
 	address := o.need(k.address)
 	if address != nil {
+		d.beside = true
 		p.address = d.text(address, k.address)
+		d.beside = false
 	}
 	if n := o.need("table"); n != nil {
 		p.table.Name = d.text(n, "table")

@@ -118,7 +118,7 @@ func (d *document) substitute(v *yaml.Node) (s scalar, ok bool) {
 		case variableBad:
 			ok = false
 		case variableUnset:
-			s.unset, d.unset = true, true
+			s.unset, d.unset = true, d.unset || !d.beside
 		}
 		b.WriteString(text)
 		s.filled = append(s.filled, text)

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -199,11 +200,21 @@ func (d *document) checkName(n *yaml.Node, name, what string) bool {
 	return false
 }
 
-// topic reads the name of a Kafka topic.
+// variableText is a variable in a text.
+var variableText = regexp.MustCompile(`\$\{([^}:]*)[^}]*\}`)
+
+// topic reads the name of a Kafka topic. A variable without a value stands for itself by its name: what a pipeline computes
+// does not depend on how its topics are called.
 func (d *document) topic(n *yaml.Node, what string) string {
+	beside := d.beside
+	d.beside = true
 	s, ok := d.scalar(n, what)
-	if !ok || s.unset {
+	d.beside = beside
+	switch {
+	case !ok:
 		return ""
+	case s.unset:
+		s.text = variableText.ReplaceAllString(d.visit(n).Value, "$1")
 	}
 	// Kafka's org.apache.kafka.common.internals.Topic: 249 characters of [a-zA-Z0-9._-], not "." and "..".
 	bad := strings.IndexFunc(s.text, func(r rune) bool {

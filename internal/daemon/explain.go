@@ -2,11 +2,13 @@ package daemon
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
+	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/topology"
 )
 
@@ -47,13 +49,31 @@ func levelNames() string {
 
 // loadTopology is what a pipeline file computes.
 func loadTopology(file string, c LoadConfig) (*topology.Topology, error) {
-	ps, err := Load([]string{file}, c)
+	p, err := loadUnset(file, c)
 	if err != nil {
 		return nil, err
 	}
-	t, err := ps[0].Topology()
+	t, err := p.Topology()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	return t, nil
+}
+
+// loadUnset loads a file for what needs neither a broker nor a database: variables need a value only where the topology depends
+// on it.
+func loadUnset(file string, c LoadConfig) (*pipeline.Pipeline, error) {
+	c.AllowUnset = true
+	ps, err := Load([]string{file}, c)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := ps[0].Topology(); errors.Is(err, pipeline.ErrUnset) {
+		c.AllowUnset = false
+		if _, err := Load([]string{file}, c); err != nil {
+			return nil, err // it names the variables
+		}
+		return nil, err
+	}
+	return ps[0], nil
 }

@@ -47,20 +47,19 @@ type testResult struct {
 // Test runs the tests of pipeline files in memory, with the operators that run uses, and prints their outcome. ErrTests if one
 // failed; an *pipeline.Error if a file cannot be read.
 func Test(w io.Writer, files []string, c TestConfig) error {
-	c.Load.AllowUnset = false
 	var results []testResult
 	var broken []error
 	for _, file := range files {
-		ps, err := Load([]string{file}, c.Load)
+		p, err := loadUnset(file, c.Load)
 		if err != nil {
 			broken = append(broken, err)
 			continue
 		}
-		for i, t := range ps[0].Tests {
+		for i, t := range p.Tests {
 			if c.Run != nil && !c.Run.MatchString(t.Name) {
 				continue
 			}
-			r := runTest(ps[0], i, t)
+			r := runTest(p, i, t)
 			results = append(results, r)
 			if err := r.write(w, c.Verbose); err != nil {
 				return err

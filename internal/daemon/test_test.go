@@ -47,3 +47,43 @@ func TestTimestampsOfTests(t *testing.T) {
 		}
 	}
 }
+
+const unsetFile = `version: 1
+name: unset
+kafka: {brokers: ["${NO_SUCH_BROKERS:?the cluster}"], tls: {ca_file: "${NO_SUCH_CA}"}}
+sources: {in: {topic: "bills.${NO_SUCH_STAGE}"}}
+steps:
+  - {name: copy, filter: "value.n > 0"}
+  - {name: out, to: {topic: "${NO_SUCH_TOPIC:?where to}"}}
+  - {name: rows, from: copy, to: {postgres: {dsn: "${file:/no/such/file}", table: t, class: plain, columns: {n: "int(value.n)"}}}}
+errors: {on_error: dead_letter, dead_letter_topic: "${NO_SUCH_TOPIC}.dead"}
+tests:
+  - name: copied
+    input: [{source: in, value: {n: 1}}]
+    expect: {out: [{value: {n: 1}}], rows: [{value: {n: 1}}]}
+`
+
+// TestUnsetVariables: what needs neither a broker nor a database needs no values for how they are reached.
+func TestUnsetVariables(t *testing.T) {
+	if out, err := runTests(t, unsetFile); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	file := filepath.Join(t.TempDir(), "pipeline.yaml")
+	if err := os.WriteFile(file, []byte(unsetFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := Explain(&out, file, LoadConfig{}, false, ""); err != nil {
+		t.Error(err)
+	}
+	if g, err := Graph(file, LoadConfig{}, "text", true); err != nil || !strings.Contains(g, "bills.NO_SUCH_STAGE") || !strings.Contains(g, "NO_SUCH_TOPIC") {
+		t.Errorf("%s, %v", g, err)
+	}
+	if _, err := Load([]string{file}, LoadConfig{}); err == nil || !strings.Contains(err.Error(), "NO_SUCH_BROKERS") || !strings.Contains(err.Error(), "NO_SUCH_TOPIC") {
+		t.Errorf("run takes the file: %v", err)
+	}
+	// What a step computes depends on its expression: the variable is named.
+	if _, err := runTests(t, strings.Replace(unsetFile, "value.n > 0", "value.n > ${NO_SUCH_LIMIT}", 1)); err == nil || !strings.Contains(err.Error(), "NO_SUCH_LIMIT") {
+		t.Errorf("a variable in an expression: %v", err)
+	}
+}
