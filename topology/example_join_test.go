@@ -65,6 +65,23 @@ func ExampleToTable() {
 	// Output: out: a=2
 }
 
+func ExampleToStream() {
+	b := topology.New("app")
+	left, right := twoTables(b)
+	both := topology.JoinTables(left, right, "both", func(_ string, l, r *string) (string, error) { return *l + *r, nil })
+	changes := topology.ToStream(both)
+	topology.To(topology.MapValues(changes, func(r record.Record[string, *string]) (string, error) {
+		if r.Value == nil {
+			return "gone", nil
+		}
+		return "is " + *r.Value, nil
+	}), "out", serde.String(), serde.String())
+	topology.RunExample(b, "a=l1", "a=r1", "a=l")
+	// Output:
+	// out: a=is l1r1
+	// out: a=gone
+}
+
 func ExampleFilterTable() {
 	b := topology.New("app")
 	users, orders := usersAndOrders(b)

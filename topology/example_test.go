@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/sink"
 	"github.com/streamd/streamd/topology"
 )
 
@@ -238,4 +239,22 @@ func ExampleTopology_Describe() {
 	//       <-- bills
 	//     Sink: publish (topic: bills.unique)
 	//       <-- unique
+}
+
+func ExampleInto() {
+	b := topology.New("app")
+	totals := topology.Count(source(b), "totals")
+	var target sink.Target = nowhere{} // a table of PostgreSQL, for example: see package sink
+	topology.Into(totals, "account-totals", serde.String(), serde.Int64(), target, func(r record.Record[string, int64]) (sink.Row, error) {
+		return sink.Row{Values: []any{r.Key, r.Value}}, nil
+	})
+	topo, err := b.Build()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, out := range topo.Explain().Outputs {
+		fmt.Println(out.Operator, out.Class, out.Level)
+	}
+	// Output: account-totals-sink plain at_least_once
 }
