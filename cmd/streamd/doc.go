@@ -6,6 +6,7 @@
 //	streamd demo               the tour, without a Kafka cluster
 //	streamd dev                a broker in memory, for trying things
 //	streamd status             ask a running process
+//	streamd inspect            look closely: an ID, tasks, state, transactions
 //	streamd dlq                dead letters: list, show, send again, drop
 //	streamd verify FILE        compare state, offsets and outputs with what they must be
 //	streamd soak               prove it on a cluster: workers are killed, every result is checked

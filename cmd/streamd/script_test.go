@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until,
+			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until, "open-transaction": openTransaction,
 		},
 	})
 }
@@ -171,6 +171,17 @@ func receive(ts *testscript.TestScript, _ bool, args []string) {
 	if !slices.Equal(got, want) {
 		ts.Fatalf("topic %s holds\n%s\nwant\n%s", args[1], strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+}
+
+// open-transaction ADDRESS ID TOPIC writes a record in a transaction that stays open for the session.
+func openTransaction(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	c, err := kgo.NewClient(kgo.SeedBrokers(args[0]), kgo.TransactionalID(args[1]), kgo.TransactionTimeout(time.Minute), kgo.DefaultProduceTopic(args[2]))
+	ts.Check(err)
+	ts.Defer(c.Close)
+	ts.Check(c.BeginTransaction())
+	ts.Check(c.ProduceSync(ctx, &kgo.Record{Value: []byte("open")}).FirstErr())
 }
 
 // until COMMAND... runs a program again and again until it succeeds, for 20 s at most.

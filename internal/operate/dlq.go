@@ -13,7 +13,6 @@ import (
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/daemon"
-	"github.com/streamd/streamd/internal/kafka"
 	"github.com/streamd/streamd/internal/verify/rawlog"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/record"
@@ -347,22 +346,6 @@ func (d *Letters) absent(bounds map[rawlog.Partition]rawlog.Bounds, at Place) er
 
 func isErrorHeader(key string) bool {
 	return strings.HasPrefix(key, streamsErrors) || strings.HasPrefix(key, streamdErrors)
-}
-
-// cluster opens the engine's own client, whose producer never sends a request again that got no answer.
-func (d *Letters) cluster(ctx context.Context) (broker.Cluster, error) {
-	k := d.p.Kafka
-	c := kafka.Config{Brokers: k.Brokers, ClientID: k.ClientID}
-	if t := k.TLS; t != nil {
-		c.TLS = &kafka.TLS{CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
-	}
-	if s := k.SASL; s != nil {
-		c.SASL = &kafka.SASL{Mechanism: s.Mechanism, User: s.Username, Password: s.Password.Reveal(), TokenFile: s.TokenFile}
-		if token := s.Token.Reveal(); token != "" {
-			c.SASL.Token = func(context.Context) (string, error) { return token, nil }
-		}
-	}
-	return kafka.Open(ctx, c)
 }
 
 // again is the record of a letter on its way back: as it came, marked, and with its ID. A record that had its ID by its position

@@ -164,7 +164,8 @@ func (d *Letters) obstacle(ctx context.Context, l *Letter, partitions map[string
 // transaction of the one before is decided, and only then the topic is read, to the ends that it has afterwards. So what is read has every note
 // that can ever come.
 func (d *Letters) Execute(ctx context.Context, action LetterState, f Filter, now func() time.Time) (*Settlement, error) {
-	cluster, err := d.cluster(ctx)
+	// The engine's own client: its producer never sends a request again that got no answer.
+	cluster, err := daemon.OpenCluster(ctx, d.p.Kafka)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 // Package operate is what streamd's commands do to a pipeline from outside while it does not run: find out whether machine and cluster
 // can run it (Doctor), forget all that it has done (Reset), give a static member's partitions back at once (Leave); and, while it may run, handle
-// what waits in its dead letter topic (Letters).
+// what waits in its dead letter topic (Letters), look into transactions (InspectTransactions) and into state (InspectLocal, Changelog).
 //
 // # Reset
 //

@@ -297,28 +297,35 @@ func (p *Plan) Execute(ctx context.Context) error {
 // fence gives each transactional ID a new epoch, which ends an open transaction and refuses whoever has the old one.
 func (p *Plan) fence(ctx context.Context, c *client) error {
 	for _, id := range p.TransactionalIDs {
-		req := kmsg.NewPtrInitProducerIDRequest()
-		req.TransactionalID, req.TransactionTimeoutMillis = kmsg.StringPtr(id), 10_000
-		req.ProducerID, req.ProducerEpoch = -1, -1
-		for {
-			resp, err := req.RequestWith(ctx, c.kgo)
-			if err != nil {
-				return failed(fmt.Sprintf("fence %q", id), err)
-			}
-			err = kerr.ErrorForCode(resp.ErrorCode)
-			if errors.Is(err, kerr.ConcurrentTransactions) { // the open one is being ended
-				if err := pause(ctx, 50*time.Millisecond); err != nil {
-					return failed(fmt.Sprintf("fence %q", id), err)
-				}
-				continue
-			}
-			if err != nil {
-				return failed(fmt.Sprintf("fence %q", id), err)
-			}
-			break
+		if err := c.fence(ctx, id); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// fence gives a transactional ID a new epoch, and returns when the transaction that was open is ended.
+func (c *client) fence(ctx context.Context, id string) error {
+	req := kmsg.NewPtrInitProducerIDRequest()
+	req.TransactionalID, req.TransactionTimeoutMillis = kmsg.StringPtr(id), 10_000
+	req.ProducerID, req.ProducerEpoch = -1, -1
+	for {
+		resp, err := req.RequestWith(ctx, c.kgo)
+		if err != nil {
+			return failed(fmt.Sprintf("fence %q", id), err)
+		}
+		err = kerr.ErrorForCode(resp.ErrorCode)
+		if !errors.Is(err, kerr.ConcurrentTransactions) {
+			if err != nil {
+				return failed(fmt.Sprintf("fence %q", id), err)
+			}
+			return nil
+		}
+		// The open one is being ended.
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return failed(fmt.Sprintf("fence %q", id), err)
+		}
+	}
 }
 
 // setOffsets puts the group where the plan says. Repartition topics begin at 0: they are made anew.

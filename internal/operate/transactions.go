@@ -1,0 +1,453 @@
+package operate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/verify/rawlog"
+	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/topology"
+)
+
+// maxReaders is how many consumer groups are asked for their offsets.
+const maxReaders = 500
+
+// Transactions is what is open, on the cluster or in the topics of a pipeline.
+type Transactions struct {
+	Pipeline string        `json:"pipeline"`
+	Open     []Transaction `json:"open"`
+	// Hanging are open in a partition though no coordinator tells of them. Either none will ever end them, or the user who asks may not
+	// describe their transactional IDs: coordinators are silent about those.
+	Hanging []Hanging `json:"hanging"`
+	Notes   []string  `json:"notes,omitempty"` // what could not be found out
+}
+
+// Transaction is an open transaction.
+type Transaction struct {
+	ID       string        `json:"transactional_id"`
+	State    string        `json:"state"` // Kafka's: Ongoing, PrepareCommit, PrepareAbort
+	Owner    string        `json:"owner"`
+	Producer int64         `json:"producer_id"`
+	Epoch    int16         `json:"producer_epoch"`
+	Started  time.Time     `json:"started"`
+	Timeout  time.Duration `json:"timeout_ns"` // after which the coordinator aborts it
+	// Partitions are those that it has written to. That of consumer offsets is left out.
+	Partitions []HeldPartition `json:"partitions"`
+}
+
+// Hanging is a transaction that nobody will end.
+type Hanging struct {
+	HeldPartition
+	Producer int64     `json:"producer_id"`
+	Epoch    int32     `json:"producer_epoch"`
+	Last     time.Time `json:"last_write"`
+	// Remedy is a command of Kafka's own tools.
+	Remedy string `json:"remedy"`
+}
+
+// HeldPartition is a partition that read_committed readers cannot read further.
+type HeldPartition struct {
+	Topic     string `json:"topic"`
+	Partition int32  `json:"partition"`
+	From      int64  `json:"from"` // its first record; -1: not known
+	Stable    int64  `json:"stable"`
+	End       int64  `json:"end"`
+	// Readers are the groups with offsets there.
+	Readers []Reader `json:"readers"`
+}
+
+// Reader is a consumer group. Whether it reads read_committed is its own matter and known to nobody else.
+type Reader struct {
+	Group string `json:"group"`
+	Next  int64  `json:"next"`
+	// Waits says that it has read all that can be read.
+	Waits bool `json:"waits"`
+}
+
+// InspectTransactions lists open transactions: those of the pipeline's name and those in its topics; with all, those of the whole cluster.
+func InspectTransactions(ctx context.Context, p *pipeline.Pipeline, all bool) (*Transactions, error) {
+	topo, err := p.Topology()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", daemon.ErrConfig, err)
+	}
+	c, err := connect(p.Kafka)
+	if err != nil {
+		return nil, err
+	}
+	defer c.close()
+	x := &inspection{client: c, out: &Transactions{Pipeline: p.Name, Open: []Transaction{}, Hanging: []Hanging{}}, all: all, topics: map[string]bool{}, prefix: p.Name + "-"}
+	for _, n := range topicsOf(p, topo) {
+		x.topics[n] = true
+	}
+	for _, step := range []func(context.Context) error{x.open, x.hanging, x.readers, x.owners} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return x.out, nil
+}
+
+// topicsOf are the topics that a pipeline reads and writes.
+func topicsOf(p *pipeline.Pipeline, topo *topology.Topology) []string {
+	users, internal := needs(p, topo)
+	var out []string
+	for _, n := range slices.Concat(users, internal) {
+		out = append(out, n.name)
+	}
+	return out
+}
+
+type inspection struct {
+	*client
+	out    *Transactions
+	all    bool
+	topics map[string]bool
+	prefix string // of the pipeline's transactional IDs
+	bounds map[rawlog.Partition]rawlog.Bounds
+}
+
+// open asks the coordinators.
+func (x *inspection) open(ctx context.Context) error {
+	var ids []string
+	for _, shard := range x.kgo.RequestSharded(ctx, kmsg.NewPtrListTransactionsRequest()) {
+		if shard.Err != nil {
+			return failed("list transactions", shard.Err)
+		}
+		resp := shard.Resp.(*kmsg.ListTransactionsResponse)
+		if err := failedCode("list transactions", resp.ErrorCode); err != nil {
+			return err
+		}
+		for _, t := range resp.TransactionStates {
+			if openState(t.TransactionState) {
+				ids = append(ids, t.TransactionalID)
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	slices.Sort(ids)
+	req := kmsg.NewPtrDescribeTransactionsRequest()
+	req.TransactionalIDs = ids
+	for _, shard := range x.kgo.RequestSharded(ctx, req) {
+		if shard.Err != nil {
+			return failed("describe transactions", shard.Err)
+		}
+		for _, t := range shard.Resp.(*kmsg.DescribeTransactionsResponse).TransactionStates {
+			err := kerr.ErrorForCode(t.ErrorCode)
+			if errors.Is(err, kerr.TransactionalIDNotFound) || err == nil && !openState(t.State) {
+				continue // it has ended meanwhile
+			}
+			if err != nil {
+				return failed(fmt.Sprintf("describe transaction %q", t.TransactionalID), err)
+			}
+			x.add(t)
+		}
+	}
+	slices.SortFunc(x.out.Open, func(a, b Transaction) int { return a.Started.Compare(b.Started) })
+	return nil
+}
+
+func openState(s string) bool { return s == "Ongoing" || strings.HasPrefix(s, "Prepare") }
+
+func (x *inspection) add(t kmsg.DescribeTransactionsResponseTransactionState) {
+	out := Transaction{
+		ID: t.TransactionalID, State: t.State, Owner: "another program", Producer: t.ProducerID, Epoch: t.ProducerEpoch, Partitions: []HeldPartition{},
+		Started: time.UnixMilli(t.StartTimestamp).UTC(), Timeout: time.Duration(t.TimeoutMillis) * time.Millisecond,
+	}
+	ours := x.all || strings.HasPrefix(t.TransactionalID, x.prefix)
+	for _, topic := range t.Topics {
+		ours = ours || x.topics[topic.Topic]
+		if topic.Topic == "__consumer_offsets" {
+			continue // what it holds up there are offsets, and not records
+		}
+		for _, p := range topic.Partitions {
+			out.Partitions = append(out.Partitions, HeldPartition{Topic: topic.Topic, Partition: p, From: -1, Readers: []Reader{}})
+		}
+	}
+	if !ours {
+		return
+	}
+	for _, p := range out.Partitions {
+		x.topics[p.Topic] = true
+	}
+	x.out.Open = append(x.out.Open, out)
+}
+
+// hanging asks the leaders which producers have something open, and looks for those that no coordinator knows.
+func (x *inspection) hanging(ctx context.Context) error {
+	var names []string
+	for n := range x.topics {
+		names = append(names, n)
+	}
+	there, err := x.describe(ctx, names)
+	if err != nil {
+		return err
+	}
+	names = names[:0]
+	req := kmsg.NewPtrDescribeProducersRequest()
+	for n, info := range there {
+		names = append(names, n)
+		t := kmsg.NewDescribeProducersRequestTopic()
+		t.Topic = n
+		for p := range info.partitions {
+			t.Partitions = append(t.Partitions, p)
+		}
+		req.Topics = append(req.Topics, t)
+	}
+	// The order is what tells a hanging one from one that began or ended meanwhile: a producer that no coordinator knew before, and whose
+	// transaction is still open in a second look afterwards.
+	if x.bounds, err = x.Bounds(ctx, names...); err != nil || len(names) == 0 {
+		return err
+	}
+	known := map[int64]bool{}
+	for i := range x.out.Open {
+		known[x.out.Open[i].Producer] = true
+	}
+	others, err := x.producers(ctx)
+	if err != nil {
+		return err
+	}
+	for _, shard := range x.kgo.RequestSharded(ctx, req) {
+		if shard.Err != nil {
+			return failed("describe producers", shard.Err)
+		}
+		for _, t := range shard.Resp.(*kmsg.DescribeProducersResponse).Topics {
+			for _, p := range t.Partitions {
+				if err := failedCode(fmt.Sprintf("producers of %s/%d", t.Topic, p.Partition), p.ErrorCode); err != nil {
+					x.out.Notes = append(x.out.Notes, err.Error())
+					continue
+				}
+				for _, a := range p.ActiveProducers {
+					if a.CurrentTxnStartOffset >= 0 {
+						x.active(rawlog.Partition{Topic: t.Topic, Number: p.Partition}, a, known[a.ProducerID] || others[a.ProducerID])
+					}
+				}
+			}
+		}
+	}
+	slices.SortFunc(x.out.Hanging, func(a, b Hanging) int { return a.Last.Compare(b.Last) })
+	return nil
+}
+
+// producers are the IDs of all that the coordinators say to be open.
+func (x *inspection) producers(ctx context.Context) (map[int64]bool, error) {
+	out := map[int64]bool{}
+	for _, shard := range x.kgo.RequestSharded(ctx, kmsg.NewPtrListTransactionsRequest()) {
+		if shard.Err != nil {
+			return nil, failed("list transactions", shard.Err)
+		}
+		resp := shard.Resp.(*kmsg.ListTransactionsResponse)
+		if err := failedCode("list transactions", resp.ErrorCode); err != nil {
+			return nil, err
+		}
+		for _, t := range resp.TransactionStates {
+			if openState(t.TransactionState) {
+				out[t.ProducerID] = true
+			}
+		}
+	}
+	return out, nil
+}
+
+// active notes a producer with an open transaction in a partition.
+func (x *inspection) active(p rawlog.Partition, a kmsg.DescribeProducersResponseTopicPartitionActiveProducer, known bool) {
+	for i := range x.out.Open {
+		if t := &x.out.Open[i]; t.Producer == a.ProducerID {
+			for j := range t.Partitions {
+				if h := &t.Partitions[j]; h.Topic == p.Topic && h.Partition == p.Number {
+					h.From = a.CurrentTxnStartOffset
+				}
+			}
+		}
+	}
+	// One that began after the bounds were asked for is not looked at: it was not there when the coordinators were.
+	if known || a.CurrentTxnStartOffset >= x.bounds[p].End {
+		return
+	}
+	x.out.Hanging = append(x.out.Hanging, Hanging{
+		HeldPartition: HeldPartition{Topic: p.Topic, Partition: p.Number, From: a.CurrentTxnStartOffset, Readers: []Reader{}},
+		Producer:      a.ProducerID, Epoch: a.ProducerEpoch, Last: time.UnixMilli(a.LastTimestamp).UTC(),
+		Remedy: fmt.Sprintf("kafka-transactions.sh --bootstrap-server BROKER abort --topic %s --partition %d --start-offset %d", p.Topic, p.Number, a.CurrentTxnStartOffset),
+	})
+}
+
+// held calls fn for every partition that something is open in.
+func (x *inspection) held(fn func(*HeldPartition)) {
+	for i := range x.out.Open {
+		for j := range x.out.Open[i].Partitions {
+			fn(&x.out.Open[i].Partitions[j])
+		}
+	}
+	for i := range x.out.Hanging {
+		fn(&x.out.Hanging[i].HeldPartition)
+	}
+}
+
+// readers finds the groups that read the partitions.
+func (x *inspection) readers(ctx context.Context) error {
+	any := false
+	x.held(func(h *HeldPartition) {
+		b := x.bounds[rawlog.Partition{Topic: h.Topic, Number: h.Partition}]
+		h.Stable, h.End, any = b.Stable, b.End, true
+	})
+	if !any {
+		return nil
+	}
+	groups, err := x.groupsBelow(ctx, "")
+	if err != nil {
+		return err
+	}
+	slices.Sort(groups)
+	if len(groups) > maxReaders {
+		x.out.Notes = append(x.out.Notes, fmt.Sprintf("only the first %d of %d consumer groups were asked for their offsets", maxReaders, len(groups)))
+		groups = groups[:maxReaders]
+	}
+	for _, g := range groups {
+		offsets, err := x.offsetsOf(ctx, g)
+		if err != nil {
+			x.out.Notes = append(x.out.Notes, err.Error())
+			continue
+		}
+		x.held(func(h *HeldPartition) {
+			if next, ok := offsets[rawlog.Partition{Topic: h.Topic, Number: h.Partition}]; ok {
+				h.Readers = append(h.Readers, Reader{g, next, next >= h.Stable})
+			}
+		})
+	}
+	return nil
+}
+
+// offsetsOf returns what a group has committed, also beside a transaction that holds offsets: it must not wait for what it is to explain.
+func (x *inspection) offsetsOf(ctx context.Context, group string) (map[rawlog.Partition]int64, error) {
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.Group = group
+	g := kmsg.NewOffsetFetchRequestGroup()
+	g.Group = group
+	req.Groups = append(req.Groups, g)
+	what := fmt.Sprintf("offsets of group %q", group)
+	resp, err := req.RequestWith(ctx, x.kgo)
+	if err != nil {
+		return nil, failed(what, err)
+	}
+	out := map[rawlog.Partition]int64{}
+	for _, g := range resp.Groups {
+		if err := failedCode(what, g.ErrorCode); err != nil {
+			return nil, err
+		}
+		for _, t := range g.Topics {
+			for _, p := range t.Partitions {
+				if p.Offset >= 0 {
+					out[rawlog.Partition{Topic: t.Topic, Number: p.Partition}] = p.Offset
+				}
+			}
+		}
+	}
+	return out, nil
+}
+
+// owners names the instances behind the pipeline's transactional IDs, which are NAME-INSTANCE-NUMBER.
+func (x *inspection) owners(ctx context.Context) error {
+	if len(x.out.Open) == 0 {
+		return nil
+	}
+	members, err := x.Members(ctx, x.out.Pipeline)
+	if err != nil && !errors.Is(err, broker.ErrAuthorization) {
+		return err
+	}
+	for i := range x.out.Open {
+		t := &x.out.Open[i]
+		rest, ours := strings.CutPrefix(t.ID, x.prefix)
+		if !ours {
+			continue
+		}
+		if rest == "dlq" {
+			t.Owner = "streamd dlq"
+			continue
+		}
+		instance := rest
+		if at := strings.LastIndexByte(rest, '-'); at >= 0 {
+			instance = rest[:at]
+		}
+		t.Owner = fmt.Sprintf("instance %s, which is no member of the group", instance)
+		for _, m := range members {
+			if m.Instance == instance {
+				t.Owner = fmt.Sprintf("instance %s on %s", instance, m.Host)
+			}
+		}
+	}
+	return nil
+}
+
+// Write prints the transactions for a reader.
+func (t *Transactions) Write(w io.Writer, now time.Time) error {
+	var b strings.Builder
+	held := func(h *HeldPartition) {
+		fmt.Fprintf(&b, "  %s/%d   ", Printable(h.Topic), h.Partition)
+		if h.From >= 0 {
+			fmt.Fprintf(&b, "from offset %d, ", h.From)
+		}
+		fmt.Fprintf(&b, "%d offsets behind the last stable one\n", h.End-h.Stable)
+		for _, r := range h.Readers {
+			state := fmt.Sprintf("%d before it", h.Stable-r.Next)
+			if r.Waits {
+				state = "waits, if it reads read_committed"
+			}
+			fmt.Fprintf(&b, "    read by %s   %s\n", Printable(r.Group), state)
+		}
+	}
+	for i := range t.Open {
+		x := &t.Open[i]
+		age := now.Sub(x.Started).Truncate(time.Millisecond)
+		late := ""
+		if age > x.Timeout {
+			late = "   ! older than its timeout: is its coordinator alive?"
+		}
+		fmt.Fprintf(&b, "%s   %s for %v, is aborted after %v%s\n  owner   %s   producer %d, epoch %d\n", Printable(x.ID), x.State, age, x.Timeout, late, x.Owner, x.Producer, x.Epoch)
+		for j := range x.Partitions {
+			held(&x.Partitions[j])
+		}
+	}
+	for i := range t.Hanging {
+		x := &t.Hanging[i]
+		fmt.Fprintf(&b, "! hanging: producer %d, epoch %d, last write %v ago; no coordinator tells of it: nobody will end it, if this user may describe all transactional IDs\n", x.Producer, x.Epoch, now.Sub(x.Last).Truncate(time.Millisecond))
+		held(&x.HeldPartition)
+		fmt.Fprintf(&b, "  fix   %s\n", Printable(x.Remedy))
+	}
+	fmt.Fprintf(&b, "%d open, %d hanging\n", len(t.Open), len(t.Hanging))
+	for _, n := range t.Notes {
+		fmt.Fprintf(&b, "! %s\n", Printable(n))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// AbortTransaction fences a transactional ID: what it has open is aborted, and whoever has it is refused.
+func AbortTransaction(ctx context.Context, p *pipeline.Pipeline, id string) error {
+	c, err := connect(p.Kafka)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return c.fence(ctx, id)
+}
+
+// Find returns an open transaction. daemon.ErrConfig: there is none of that name.
+func (t *Transactions) Find(id string) (*Transaction, error) {
+	for i := range t.Open {
+		if t.Open[i].ID == id {
+			return &t.Open[i], nil
+		}
+	}
+	return nil, fmt.Errorf("%w: no open transaction is called %q: what is open is listed without --abort, of the whole cluster with --all", daemon.ErrConfig, id)
+}
