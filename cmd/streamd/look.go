@@ -22,6 +22,9 @@ func (c *cli) statusCommand() *cobra.Command {
   streamd status --addr http://streamd-0:8080 --json
   streamd status --check                          for a health check: only an exit code, and why
 
+LAG and DUPLICATES are part of the committed state: duplicates are counted since the pipeline's first start, on any machine.
+COMMITS and ABORTS are those of this process since it started.
+
 Exit codes: 0; 75 no process answers; 1 with --check, if not all tasks run.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

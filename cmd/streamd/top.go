@@ -50,7 +50,7 @@ Exit codes: 0; 75 no process answers at the start.`,
 			terminal := daemon.IsTerminal(c.stdout)
 			_, noColor := os.LookupEnv("NO_COLOR")
 			cfg.View.Color = c.color == "always" || c.color == "auto" && !noColor && terminal
-			if once || !terminal {
+			if cfg.View.Once = once || !terminal; cfg.View.Once {
 				_, err := fmt.Fprintln(c.stdout, strings.Join(daemon.RenderTop(tops, cfg.View, time.Now()), "\n"))
 				return err
 			}

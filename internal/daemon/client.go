@@ -8,9 +8,12 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -74,6 +77,8 @@ func (c *Client) Get(ctx context.Context, path string, v any) error {
 
 // Read returns the body of an answer with status 200.
 func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
+	var connected atomic.Bool
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected.Store(true) }})
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return nil, err
@@ -83,6 +88,9 @@ func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
 		var u *url.Error
 		if errors.As(err, &u) {
 			err = u.Err // without the made-up host of a socket
+		}
+		if connected.Load() && os.IsTimeout(err) {
+			return nil, fmt.Errorf("%s: %w within %v: the process is there, but is stopped, frozen or short of CPU", c.address, ErrNoAnswer, c.http.Timeout)
 		}
 		return nil, fmt.Errorf("no streamd at %s: %w: %w", c.address, ErrNotReachable, err)
 	}

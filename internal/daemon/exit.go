@@ -42,6 +42,8 @@ var (
 	ErrConfig = errors.New("configuration")
 	// ErrNotReachable: no streamd answers.
 	ErrNotReachable = errors.New("not reachable")
+	// ErrNoAnswer: a process took the connection and says nothing.
+	ErrNoAnswer = errors.New("no answer")
 	// ErrLevel: a pipeline guarantees less than was required. What it guarantees has been printed.
 	ErrLevel = errors.New("the guarantee is less than required")
 	// ErrShutdownTimeout: the last commit did not end in time. What was not committed is processed again.
@@ -75,7 +77,7 @@ func ExitCode(err error) int {
 		kinds []error
 	}{
 		{ExitNotAllowed, []error{broker.ErrAuthentication, broker.ErrAuthorization}},
-		{ExitTemporary, []error{ErrNotReachable}}, // also of a socket that does not exist
+		{ExitTemporary, []error{ErrNotReachable, ErrNoAnswer}}, // also of a socket that does not exist
 		{ExitConfig, []error{
 			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrOffsets, processor.ErrOrphaned,
 			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, pipeline.ErrUnset, fs.ErrNotExist,

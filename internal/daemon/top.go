@@ -63,6 +63,7 @@ type TopView struct {
 	Paused        bool
 	Typing        bool // of the filter
 	Color         bool
+	Once          bool // one screen without a limit, on which no key can be pressed
 }
 
 // TopDetail is what stands below the steps.
@@ -102,6 +103,9 @@ func RenderTop(tops []Top, v TopView, now time.Time) []string {
 		s.errors(t, now)
 	default:
 		s.tasks(t, now)
+	}
+	if v.Once {
+		return s.lines
 	}
 	footer := "s sort: " + v.Sort + "   / filter"
 	switch {
@@ -302,7 +306,7 @@ func (s *screen) tasks(t Top, now time.Time) {
 		}
 		stream, lag := "-", web.Count(taskLag(x))
 		if !x.StreamTime.IsZero() {
-			stream = web.Age(x.StreamTime.Sub(now))
+			stream = web.Since(now, x.StreamTime) + " ago"
 		}
 		var inputs []string
 		for _, in := range x.Inputs {
@@ -349,7 +353,11 @@ func (s *screen) duplicates(t Top, now time.Time) {
 			web.Count(c["dedup/conflict"]), web.Count(c["dedup/missing/stop"] + c["dedup/missing/dead_letter"] + c["dedup/missing/forward"]), web.Count(c["dedup/too_late"]),
 		}
 		if d := o.Dedup; d != nil {
-			row = append(row, web.Short(float64(d.IDs)), web.Since(now, d.Oldest)+" of "+web.Age(d.Retention), web.Percent(d.BloomFill)+" full, "+web.Size(d.BloomBytes))
+			oldest := "-"
+			if !d.Oldest.IsZero() {
+				oldest = web.Since(now, d.Oldest) + " of " + web.Age(d.Retention)
+			}
+			row = append(row, web.Short(float64(d.IDs)), oldest, web.Percent(d.BloomFill)+" full, "+web.Size(d.BloomBytes))
 		} else {
 			row = append(row, "-", "-", "left out: one before it drops every duplicate")
 		}

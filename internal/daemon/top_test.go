@@ -53,10 +53,11 @@ func TestRenderTop(t *testing.T) {
 			[]string{
 				" bills-dedup   restoring   2/3 tasks   lag 2 013 (max 1 611, bills.raw/1)   in 48.1k/s   dup 0.15%   latency p99 160ms   commit p99 –", "1 task restores",
 				" unique   dedup  48.1k  48.0k     71 dup       0  41.2M IDs, bloom 31% full, false 1 in 2.1k, oldest 4d 4h of 7d",
-				"bills/2  restoring      -            -  ######.... 61%  611k left  eta 12s", "bills/0  running      402       -800ms  bills.raw/0", "q quit",
+				"bills/2  restoring      -            -  ######.... 61%  611k left  eta 12s", "bills/0  running      402    800ms ago  bills.raw/0", "q quit",
 			},
 			[]string{"\x1b", "PAUSED"},
 		},
+		"once":        {TopView{Once: true}, []string{"bills/0"}, []string{"q quit", "filter"}},
 		"by lag":      {TopView{Sort: SortLag}, []string{"bills/1  running"}, nil},
 		"duplicates":  {TopView{Detail: TopDuplicates}, []string{"812 334       1 203", "0.15%"}, []string{"TASK"}},
 		"errors":      {TopView{Detail: TopErrors}, []string{"1m  publish  encode  dead_letter  bills.raw/1@7  bad  [31mvalue"}, []string{"\x1b", "TASK"}},
