@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/spf13/cobra"
+
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/pipeline"
 )
@@ -34,10 +36,22 @@ func run(args []string, stdout, stderr io.Writer) int {
 	// What cobra refuses before a command begins is how the command was called.
 	var usage *daemon.UsageError
 	if err != nil && !c.began && !errors.As(err, &usage) {
+		if words := root.Flags().Args(); cmd == root && len(words) > 0 {
+			err = unknownCommand(root, words[0], err)
+		}
 		err = &daemon.UsageError{Err: err}
 	}
 	report(stderr, cmd.CommandPath(), err)
 	return daemon.ExitCode(err)
+}
+
+// unknownCommand adds the commands that may have been meant.
+func unknownCommand(root *cobra.Command, word string, err error) error {
+	root.SuggestionsMinimumDistance = min(2, len(word)/3) // letters that differ
+	if names := root.SuggestionsFor(word); len(names) > 0 {
+		return fmt.Errorf("%w; did you mean %s?", err, strings.Join(names, " or "))
+	}
+	return err
 }
 
 // asGoDoes lets test take -run as go test does: by the rules of the other flags that would be -r -u -n.
