@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"os"
 	"time"
@@ -15,13 +16,9 @@ func build() (*topology.Topology, error) {
 	b := topology.New("clicks")
 	impressions := topology.From(b, "impressions", serde.String(), serde.String(), topology.WithIdleness(time.Second))
 	clicks := topology.From(b, "clicks", serde.String(), serde.String(), topology.WithIdleness(time.Second))
-	seen := topology.LeftJoin(impressions, clicks, "seen", topology.JoinWithin(5*time.Second).Before(0).Grace(time.Second),
-		func(ad, impression string, click *string) (string, error) {
-			if click == nil {
-				return impression + " was not clicked", nil
-			}
-			return impression + " was clicked by " + *click, nil
-		})
+	seen := topology.LeftJoin(impressions, clicks, "seen", topology.JoinWithin(5*time.Second).Before(0).Grace(time.Second), func(_, impression string, click *string) (string, error) {
+		return fmt.Sprintf("%s, clicked: %t", impression, click != nil), nil
+	})
 	topology.To(seen, "ads-seen", serde.String(), serde.String())
 	return b.Build()
 }

@@ -29,7 +29,7 @@ func TestImpressionsAndClicks(t *testing.T) {
 	for _, r := range out["ads-seen"] {
 		got = append(got, fmt.Sprintf("%s: %s", r.Key, r.Value))
 	}
-	if want := []string{"shoes: banner was clicked by ann", "books: footer was not clicked"}; !slices.Equal(got, want) {
+	if want := []string{"shoes: banner, clicked: true", "books: footer, clicked: false"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -16,10 +16,15 @@ func TestPageViewsByRegion(t *testing.T) {
 	}
 	d := topologytest.New(t, topo)
 	views := topologytest.Input(d, "pageviews", serde.String(), serde.JSON[view]())
+	profiles := topologytest.Input(d, "user-profiles", serde.String(), serde.JSON[profile]())
 	counts := topologytest.Output(d, "pageviews-by-region", window.KeySerde(serde.String()), serde.Int64())
 	begin := d.Now().Add(-time.Hour)
+	for _, region := range []string{"europe", "asia"} {
+		profiles.Send("somebody in "+region, profile{Region: region}, topologytest.At(begin))
+	}
+	d.Run()
 	see := func(region string, after time.Duration) {
-		views.Send("page", view{Region: region}, topologytest.At(begin.Add(after)))
+		views.Send("page", view{User: "somebody in " + region}, topologytest.At(begin.Add(after)))
 	}
 	see("europe", 10*time.Second)
 	see("asia", 20*time.Second)
