@@ -87,9 +87,16 @@ func (c *cli) writeReport(r *verify.Report) error {
 	if err := verify.WriteTable(c.stdout, r.Results); err != nil {
 		return err
 	}
+	compared := int64(0)
+	for _, x := range r.Results {
+		compared += x.Compared
+	}
 	verdict := "equal"
-	if !r.Equal {
+	switch {
+	case !r.Equal:
 		verdict = "different"
+	case compared == 0:
+		verdict = "nothing was compared"
 	}
 	if r.Running {
 		verdict += " (as of the committed offsets: the application runs)"
