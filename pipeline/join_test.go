@@ -152,6 +152,18 @@ func TestTimer(t *testing.T) {
 	d.wantRows("out", `{"id":"3","customer":"c","at":"03"}`, `{"id":"1","customer":"z","at":"05"}`)
 }
 
+// TestTimerWithoutKey: a record without a key is an error that says so.
+func TestTimerWithoutKey(t *testing.T) {
+	d := drive(t, shopHead+`steps:
+  - {name: silent, from: orders, timer: {by: key, after: 10s, value: value.id}}
+  - {name: out, to: {topic: out}}
+`)
+	topologytest.Input(d.Driver, "orders", serde.Optional(serde.String()), serde.String()).Send(nil, `{"id":"1"}`)
+	if err := d.ExpectStop(); err == nil || !strings.Contains(err.Error(), "without a key has no timer") {
+		t.Error(err)
+	}
+}
+
 // TestWallTimer: by the host's clock the times of the records do not matter.
 func TestWallTimer(t *testing.T) {
 	d := drive(t, shopHead+`steps:

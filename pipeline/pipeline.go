@@ -121,7 +121,7 @@ type Pipeline struct {
 	Errors     Errors
 	// StateDir is the directory of the local state; empty: the processor's default.
 	StateDir string
-	// Sources are the inputs in the order of the file.
+	// Sources are the inputs in the order of the file; behind them the tables.
 	Sources []Source
 	// Tests are the cases of the file's tests section, checked for their shape only.
 	Tests []Test

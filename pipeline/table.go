@@ -134,6 +134,9 @@ func (p *plan) buildTable(b *topology.Builder, t *tablePlan) *topology.KTable[re
 // null says whether the value is a tombstone.
 func (v recValue) null() bool { return v.raw == nil && (v.val == nil || v.val == types.NullValue) }
 
+// null says whether there is no key.
+func (k recKey) null() bool { return k.raw == nil && (k.val == nil || k.val == types.NullValue) }
+
 // nullable is the type of a variable that may have nothing: a text that is null, or an object without fields.
 func nullable(t *types.Type) *types.Type {
 	switch t.Kind() {

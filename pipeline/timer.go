@@ -84,6 +84,9 @@ func (p *plan) buildTimer(s *stepPlan, in *stream) *stream {
 	}
 	timers, waiting := declare(s.name+timersSuffix, keys), topology.KeyValue(s.name+valuesSuffix, keys, p.values(s.outs[0], nil))
 	on := func(ctx topology.Context, r event, _ topology.Emit[recKey, recValue]) error {
+		if r.Key.null() {
+			return s.fail(p, errors.New("a record without a key has no timer: by needs a value of the record"))
+		}
 		r.Key.window = nil
 		if t.cancel != nil {
 			off, err := holds(t.cancel, &r)
