@@ -200,6 +200,9 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	seals := newBackground(min(2, runtime.GOMAXPROCS(0)))
 	defer seals.wait()
 	e.background = seals.run
+	var applies sync.WaitGroup
+	defer applies.Wait()
+	e.aside = applies.Go
 	workers := make([]*worker, a.cfg.workers)
 	for i := range workers {
 		workers[i] = newWorker(e, i, e.topo.Name()+"-"+a.stats.instance+"-"+strconv.Itoa(i))

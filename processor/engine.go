@@ -42,6 +42,8 @@ type engine struct {
 	clusterID   string // for positions as record IDs
 	// background runs a job elsewhere and hands its result over when done.
 	background func(job func())
+	// aside runs a job on another goroutine at once; Run waits for its end. nil: the caller does it.
+	aside func(job func())
 	// point is called at each place where a process may die in the middle of something.
 	point func(name string)
 }

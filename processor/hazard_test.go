@@ -329,7 +329,7 @@ func TestOverlayIsAMap(t *testing.T) {
 				o.keep()
 			case 3:
 				o.keep()
-				b := record.Batch{State: o.changes()}
+				b := record.Batch{State: o.appendChanges(nil, &arena{})}
 				for i := range b.State {
 					b.State[i].Value = bytes.Clone(b.State[i].Value)
 				}
@@ -350,14 +350,14 @@ func TestOverlayIsAMap(t *testing.T) {
 			}
 		}
 		changed := 0
-		for _, k := range o.dirty {
-			changed += len(k) + len(o.young[k].value)
+		for _, e := range o.dirty {
+			changed += len(e.key) + len(e.value)
 		}
 		if changed != o.changed {
 			t.Fatalf("%d bytes changed, counted %d", changed, o.changed)
 		}
 		for k, e := range o.young {
-			if e.dirty != slices.Contains(o.dirty, k) {
+			if e.key != k || e.dirty != slices.Contains(o.dirty, e) {
 				t.Fatalf("key %q: dirty %v", k, e.dirty)
 			}
 		}
@@ -591,8 +591,8 @@ func TestLargeStateEndsATransaction(t *testing.T) {
 			if r.task != nil {
 				size := r.task.bytes + r.task.outBytes
 				for _, s := range r.task.stores {
-					for _, k := range s.dirty {
-						size += len(k) + len(s.young[k].value)
+					for _, e := range s.dirty {
+						size += len(e.key) + len(e.value)
 					}
 				}
 				most = max(most, size)

@@ -33,7 +33,9 @@ func TestAnswersAreOfOneCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	const keys = 20
-	l := newLagging(store, 2000) // each few batches are written to disk
+	var jobs sync.WaitGroup
+	defer jobs.Wait()
+	l := newLagging(store, 2000, jobs.Go) // each few batches are written to disk
 	done := make(chan struct{})
 	var readers sync.WaitGroup
 	for range 2 {

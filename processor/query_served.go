@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -160,28 +161,19 @@ func (l *lagging) getAt(store string, key []byte) (value []byte, at record.Local
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, ok = l.positionLocked()
-	if k, waits := l.at[store][string(key)]; waits {
-		return bytes.Clone(l.batch.State[k].Value), at, ok, nil
-	}
-	value, err = l.store.Get(store, key)
+	value, err = l.getLocked(store, key)
 	return bytes.Clone(value), at, ok, err
 }
 
-// pageAt reads a part of a range and the position that all of it belongs to: nothing is applied meanwhile.
+// pageAt reads a part of a range and the position that all of it belongs to.
 func (l *lagging) pageAt(store string, from, to []byte, limit int) (out []rawEntry, more bool, at record.LocalPosition, ok bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, ok = l.positionLocked()
-	var keys []string
-	for k := range l.at[store] {
-		if inRange(k, from, to) {
-			keys = append(keys, k)
-		}
-	}
-	slices.Sort(keys)
+	values := l.changesLocked(store, from, to)
 	size := 0
-	waiting := func(k string) []byte { return l.batch.State[l.at[store][k]].Value }
-	err = rangeOver(l.store, store, from, to, keys, waiting, func(k, v []byte) bool {
+	waits := func(k string) []byte { return values[k] }
+	err = rangeOver(l.store, store, from, to, slices.Sorted(maps.Keys(values)), waits, func(k, v []byte) bool {
 		if more = len(out) == limit || size >= pageBytes; more {
 			return false
 		}
@@ -190,12 +182,4 @@ func (l *lagging) pageAt(store string, from, to []byte, limit int) (out []rawEnt
 		return true
 	})
 	return out, more, at, ok, err
-}
-
-// positionLocked is Position for whoever holds l.mu. Only what a query needs of it is complete.
-func (l *lagging) positionLocked() (record.LocalPosition, bool) {
-	if l.some {
-		return l.batch.Position, true
-	}
-	return l.store.Position()
 }

@@ -105,20 +105,24 @@ type Task struct {
 
 	out      []broker.Output
 	outBytes int
-	arena    arena
-	tooLarge error // set by Emit for the record in hand
-	undoOut  savepoint
-	records  int // of this transaction, and pieces that were due
-	consumed int // records alone
-	bytes    int
-	skipped  bool      // a position moved without a record (markers)
-	oldest   time.Time // lowest timestamp of this transaction, for the latency metric
-	errors   []RecordErrorStatus
+	// Of the prepared transaction; empty before.
+	changes   []record.StateChange
+	changelog []broker.Output
+	arena     arena
+	tooLarge  error // set by Emit for the record in hand
+	undoOut   savepoint
+	records   int // of this transaction, and pieces that were due
+	consumed  int // records alone
+	bytes     int
+	skipped   bool      // a position moved without a record (markers)
+	oldest    time.Time // lowest timestamp of this transaction, for the latency metric
+	errors    []RecordErrorStatus
 }
 
 // Txn is what a task wants to be committed.
 type Txn struct {
-	Outputs   []broker.Output // the task's own slice, valid until PostCommit or Abort
+	// The slices, and Batch.State, are the task's own: they are valid until PostCommit or Abort.
+	Outputs   []broker.Output
 	Changelog []broker.Output // ID blocks, state changes, and the commit record last
 	Offsets   []broker.OffsetCommit
 	// Batch is to be applied to the local store after the commit, with the changelog positions filled
@@ -350,9 +354,15 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 	}
 	slices.SortFunc(p.Inputs, compareInputs)
 	txn := &Txn{Records: t.consumed, Outputs: t.out}
+	var records, bytes *uint64 // of the topic of the output before: mostly there is one only
 	for i := range t.out {
-		t.counters.add(topology.CounterID{Kind: counterProducedRecords, Of: t.out[i].Topic}, 1)
-		t.counters.add(topology.CounterID{Kind: counterProducedBytes, Of: t.out[i].Topic}, uint64(outputSize(&t.out[i])))
+		topic := t.out[i].Topic
+		if i == 0 || topic != t.out[i-1].Topic {
+			records = t.counters.cell(topology.CounterID{Kind: counterProducedRecords, Of: topic})
+			bytes = t.counters.cell(topology.CounterID{Kind: counterProducedBytes, Of: topic})
+		}
+		*records++
+		*bytes += uint64(outputSize(&t.out[i]))
 	}
 	if t.cfg.sub.Stateful() {
 		t.prepareState(txn, &p, now)
@@ -385,7 +395,8 @@ func (t *Task) dirty() bool { return t.records > 0 || t.skipped }
 
 // prepareState adds the ID blocks, the state changes and the commit record.
 func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
-	b := &record.Batch{}
+	b := &record.Batch{State: t.changes}
+	txn.Changelog = t.changelog
 	to := func(topic string, key, value []byte) {
 		txn.Changelog = append(txn.Changelog, broker.Output{
 			TopicPartition: record.TopicPartition{Topic: topic, Partition: t.cfg.partition},
@@ -394,8 +405,9 @@ func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
 	}
 	for _, s := range t.stores {
 		topic := t.cfg.stores[s.name].topic
-		for _, c := range s.changes() {
-			b.State = append(b.State, c)
+		from := len(b.State)
+		b.State = s.appendChanges(b.State, &t.arena)
+		for _, c := range b.State[from:] {
 			to(topic, c.Key, c.Value)
 		}
 	}
@@ -428,6 +440,7 @@ func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
 	p.Counters = t.counters.snapshot(true)
 	b.Position = record.LocalPosition{CommitPoint: *p, Complete: true, AppliedAt: now}
 	txn.Batch = b
+	t.changes, t.changelog = b.State, txn.Changelog
 }
 
 // PostCommit makes the prepared effects the committed state. The local store has applied them.
@@ -467,7 +480,9 @@ func (t *Task) Abort() {
 
 func (t *Task) clearTxn() {
 	clear(t.out)
-	t.out, t.outBytes = t.out[:0], 0
+	clear(t.changes)
+	clear(t.changelog)
+	t.out, t.changes, t.changelog, t.outBytes = t.out[:0], t.changes[:0], t.changelog[:0], 0
 	t.arena.reset()
 	t.records, t.consumed, t.bytes, t.skipped, t.prepared = 0, 0, 0, false, false
 	t.tooLarge = nil

@@ -24,14 +24,16 @@ type overlay struct {
 	young, old map[string]*stateEntry
 	bytes      int // of young
 	changed    int // bytes of the dirty entries
-	dirty      []string
+	dirty      []*stateEntry
 	undoLog    []undoEntry
+	last       *stateEntry // found by the last call, nil or in young: an operator that reads a key mostly writes it next
 }
 
 // stateEntry is one key. A nil value: the key is absent.
 type stateEntry struct {
+	key   string
 	value []byte
-	dirty bool // Invariant: a dirty entry is in young and its key in overlay.dirty.
+	dirty bool // Invariant: a dirty entry is in young and in overlay.dirty.
 }
 
 // undoEntry is what a key was before the record in hand.
@@ -46,21 +48,24 @@ func newOverlay(name string, local LocalStore, limit int) *overlay {
 
 // find returns the entry of a key, read through to the local store.
 func (o *overlay) find(key []byte) (*stateEntry, error) {
-	if e := o.young[string(key)]; e != nil {
-		return e, nil
+	if o.last != nil && o.last.key == string(key) {
+		return o.last, nil
 	}
-	e := o.old[string(key)]
+	e := o.young[string(key)]
 	if e == nil {
-		v, err := o.local.Get(o.name, key)
-		if err != nil {
-			return nil, err
+		if e = o.old[string(key)]; e == nil {
+			v, err := o.local.Get(o.name, key)
+			if err != nil {
+				return nil, err
+			}
+			e = &stateEntry{key: string(key), value: slices.Clone(v)}
+		} else {
+			delete(o.old, e.key)
 		}
-		e = &stateEntry{value: slices.Clone(v)}
-	} else {
-		delete(o.old, string(key))
+		o.young[e.key] = e
+		o.bytes += len(key) + len(e.value) + 64
 	}
-	o.young[string(key)] = e
-	o.bytes += len(key) + len(e.value) + 64
+	o.last = e
 	return e, nil
 }
 
@@ -86,7 +91,7 @@ func (o *overlay) Put(key, value []byte) error {
 	o.undoLog = append(o.undoLog, undoEntry{entry: e, was: *e})
 	if !e.dirty {
 		e.dirty = true
-		o.dirty = append(o.dirty, string(key))
+		o.dirty = append(o.dirty, e)
 		o.changed += len(key) + len(e.value)
 	}
 	o.changed += len(value) - len(e.value)
@@ -102,9 +107,9 @@ func (o *overlay) Put(key, value []byte) error {
 // Range implements topology.Store: the local store's keys merged with the transaction's changes.
 func (o *overlay) Range(from, to []byte, fn func(key, value []byte) bool) error {
 	var changed []string
-	for _, k := range o.dirty {
-		if inRange(k, from, to) {
-			changed = append(changed, k)
+	for _, e := range o.dirty {
+		if inRange(e.key, from, to) {
+			changed = append(changed, e.key)
 		}
 	}
 	slices.Sort(changed)
@@ -122,7 +127,7 @@ func (o *overlay) undo() {
 		o.changed += len(u.was.value) - len(u.entry.value)
 		if u.entry.dirty && !u.was.dirty {
 			last := len(o.dirty) - 1 // it was the last one to become dirty
-			o.changed -= len(o.dirty[last]) + len(u.was.value)
+			o.changed -= len(u.entry.key) + len(u.was.value)
 			o.dirty = o.dirty[:last]
 		}
 		o.bytes += len(u.was.value) - len(u.entry.value)
@@ -131,21 +136,23 @@ func (o *overlay) undo() {
 	o.undoLog = o.undoLog[:0]
 }
 
-// changes lists what the transaction changed, in the order of the first change of each key.
-func (o *overlay) changes() []record.StateChange {
-	out := make([]record.StateChange, 0, len(o.dirty))
-	for _, k := range o.dirty {
-		out = append(out, record.StateChange{Store: o.name, Key: []byte(k), Value: o.young[k].value})
+// appendChanges lists what the transaction changed, in the order of the first change of each key. The keys are copied to the
+// arena.
+func (o *overlay) appendChanges(to []record.StateChange, mem *arena) []record.StateChange {
+	for _, e := range o.dirty {
+		key := append(mem.alloc(len(e.key)), e.key...)
+		mem.keep(len(key))
+		to = append(to, record.StateChange{Store: o.name, Key: key[:len(key):len(key)], Value: e.value})
 	}
-	return out
+	return to
 }
 
 // commit makes the changes the committed content.
 func (o *overlay) commit() {
-	for _, k := range o.dirty {
-		o.young[k].dirty = false
+	for _, e := range o.dirty {
+		e.dirty = false
 	}
-	o.dirty, o.changed = o.dirty[:0], 0
+	o.forgetChanges()
 	if o.bytes > cacheBytes {
 		o.young, o.old, o.bytes = map[string]*stateEntry{}, o.young, 0
 	}
@@ -154,9 +161,14 @@ func (o *overlay) commit() {
 // abort forgets the changes: their keys are read from the local store again.
 func (o *overlay) abort() {
 	o.undoLog = o.undoLog[:0]
-	for _, k := range o.dirty {
-		o.bytes -= len(k) + len(o.young[k].value) + 64
-		delete(o.young, k)
+	for _, e := range o.dirty {
+		o.bytes -= len(e.key) + len(e.value) + 64
+		delete(o.young, e.key)
 	}
-	o.dirty, o.changed = o.dirty[:0], 0
+	o.forgetChanges()
+}
+
+func (o *overlay) forgetChanges() {
+	clear(o.dirty)
+	o.dirty, o.changed, o.last = o.dirty[:0], 0, nil
 }

@@ -404,7 +404,7 @@ func (w *worker) assign(c command) error {
 			if err != nil {
 				return fmt.Errorf("processor: task %s: open the local store: %w", r.name, err)
 			}
-			r.local = newLagging(store, w.cfg.lag)
+			r.local = newLagging(store, w.cfg.lag, w.aside)
 		}
 		r.state, r.turn = TaskRestoring, 1
 		r.restore = &restoration{started: w.now()}

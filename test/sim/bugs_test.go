@@ -74,7 +74,7 @@ func moreBugs() []planted.Bug {
 		bug("a failed record leaves its outputs", in(task, "t.out, t.outBytes, t.tooLarge = t.out[:t.undoOut.outputs], t.undoOut.bytes, nil", "t.tooLarge = nil")),
 		bug("a failed record leaves its ID", in(task, "\t\tl.index.Rollback(l.mark)\n", "\t\t_ = l.mark\n")),
 		bug("a full restore does not begin empty", in(restore, "if err := r.local.Reset(); err != nil {", "if err := error(nil); err != nil {")),
-		bug("a range does not see what its transaction changed", in("processor/task_store.go", "\t\tif inRange(k, from, to) {\n", "\t\tif false && inRange(k, from, to) {\n")),
+		bug("a range does not see what its transaction changed", in("processor/task_store.go", "\t\tif inRange(e.key, from, to) {\n", "\t\tif false && inRange(e.key, from, to) {\n")),
 		bug("dead letters in a second transaction",
 			in(commit, "\t\t\tw.producer.Add(p.txn.Outputs[i])\n", "\t\t\tif p.txn.Outputs[i].Topic != p.run.plan.deadLetter.topic {\n\t\t\t\tw.producer.Add(p.txn.Outputs[i])\n\t\t\t}\n"),
 			in(commit, "\tw.point(\"commit.acked\")\n", "\tfor _, p := range parts {\n\t\tfor i := range p.txn.Outputs {\n\t\t\tif p.txn.Outputs[i].Topic == p.run.plan.deadLetter.topic {\n\t\t\t\tw.producer.Add(p.txn.Outputs[i])\n\t\t\t}\n\t\t}\n\t}\n\tif n, _ := w.producer.Buffered(); n > 0 {\n\t\tif _, outcome, err := w.producer.Commit(ctx, broker.GroupMeta{}, nil); outcome != broker.Committed {\n\t\t\treturn w.commitFailed(ctx, outcome, err)\n\t\t}\n\t}\n\tw.point(\"commit.acked\")\n"),
