@@ -143,7 +143,7 @@ func writeTrace(w io.Writer, id string, t *verify.Trace, inputs bool) error {
 }
 
 func (c *cli) inspectTasksCommand() *cobra.Command {
-	var address, dataDir string
+	var ask asking
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "tasks",
@@ -157,10 +157,7 @@ func (c *cli) inspectTasksCommand() *cobra.Command {
 Exit codes: 0; 75 no process answers.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if address == "" {
-				address = daemon.AdminAddress(dataDir)
-			}
-			client, err := daemon.NewClient(address)
+			client, err := ask.client()
 			if err != nil {
 				return err
 			}
@@ -194,8 +191,7 @@ Exit codes: 0; 75 no process answers.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&address, "addr", "", "unix:PATH or http://HOST:PORT (default unix:DATA-DIR/admin.sock)")
-	f.StringVar(&dataDir, "data-dir", defaultDataDir(), "data directory of the process")
+	ask.flags(f)
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func (c *cli) statusCommand() *cobra.Command {
-	var address, dataDir string
+	var ask asking
 	var asJSON, check bool
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -28,10 +28,7 @@ COMMITS and ABORTS are those of this process since it started.
 Exit codes: 0; 75 no process answers; 1 with --check, if not all tasks run.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if address == "" {
-				address = daemon.AdminAddress(dataDir)
-			}
-			client, err := daemon.NewClient(address)
+			client, err := ask.client()
 			if err != nil {
 				return err
 			}
@@ -50,8 +47,7 @@ Exit codes: 0; 75 no process answers; 1 with --check, if not all tasks run.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&address, "addr", "", "unix:PATH or http://HOST:PORT (default unix:DATA-DIR/admin.sock)")
-	f.StringVar(&dataDir, "data-dir", defaultDataDir(), "data directory of the process")
+	ask.flags(f)
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	f.BoolVar(&check, "check", false, "print nothing; fail unless every task runs")
 	return cmd

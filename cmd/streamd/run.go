@@ -25,6 +25,7 @@ ends with 0. A second one aborts it and ends with 130; its records are processed
   streamd run a.yaml b.yaml --data-dir /var/lib/streamd --http :8080
   streamd run pipeline.yaml --brokers kafka-1:9092,kafka-2:9092 -X region=eu -e secrets.env
   streamd run pipeline.yaml --set steps.unique.dedup.retention=3d
+  streamd run pipeline.yaml --http-cert tls.crt --http-key tls.key --http-token-file token
 
 Exit codes: 0 clean stop; 1 a pipeline stopped on an error; 2 wrong usage; 75 a broker is not reachable
 within --startup-timeout, an address or a directory is in use, or the state disk is full; 77 credentials or rights are missing;
@@ -63,6 +64,10 @@ within --startup-timeout, an address or a directory is in use, or the state disk
 	f := cmd.Flags()
 	f.StringVar(&cfg.DataDir, "data-dir", defaultDataDir(), "directory for the local state; one process at a time")
 	f.StringVar(&cfg.HTTP, "http", ":8080", "address of page, metrics and health, or off")
+	f.StringVar(&cfg.Secure.CertFile, "http-cert", "", "PEM file with the certificate of the HTTP port, which then speaks TLS only")
+	f.StringVar(&cfg.Secure.KeyFile, "http-key", "", "PEM file with its key")
+	f.StringVar(&cfg.Secure.ClientCAFile, "http-client-ca", "", "PEM file: a client certificate that it has signed is let in; without one only the token, and health")
+	f.StringVar(&cfg.Secure.TokenFile, "http-token-file", "", "file with a token: who sends it is let in; without it only certificates, and health")
 	f.StringVar(&cfg.Admin, "admin", "", "unix:PATH of the socket for streamd status, or off (default unix:DATA-DIR/admin.sock)")
 	f.StringVar(&cfg.Instance, "instance-id", "", "name of this process in the consumer group (default: made once and kept in the data directory)")
 	f.StringSliceVarP(&load.Brokers, "brokers", "b", nil, "bootstrap addresses instead of the file's")

@@ -14,7 +14,7 @@ import (
 )
 
 func (c *cli) topCommand() *cobra.Command {
-	var address, dataDir string
+	var ask asking
 	var once bool
 	cfg := daemon.TopConfig{Out: c.stdout}
 	cmd := &cobra.Command{
@@ -36,10 +36,7 @@ Exit codes: 0; 75 no process answers at the start.`,
 			if cfg.Interval <= 0 {
 				return daemon.Usagef("--interval %v: want more than 0", cfg.Interval)
 			}
-			if address == "" {
-				address = daemon.AdminAddress(dataDir)
-			}
-			client, err := daemon.NewClient(address)
+			client, err := ask.client()
 			if err != nil {
 				return err
 			}
@@ -74,8 +71,7 @@ Exit codes: 0; 75 no process answers at the start.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&address, "addr", "", "unix:PATH or http://HOST:PORT (default unix:DATA-DIR/admin.sock)")
-	f.StringVar(&dataDir, "data-dir", defaultDataDir(), "data directory of the process")
+	ask.flags(f)
 	f.DurationVar(&cfg.Interval, "interval", 2*time.Second, "time from one screen to the next")
 	f.BoolVar(&once, "once", false, "print one screen and end; also what happens when the output is no terminal")
 	f.StringVar(&cfg.View.Sort, "sort", daemon.SortName, "order of steps and tasks: "+strings.Join(daemon.Sorts(), ", "))

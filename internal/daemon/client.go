@@ -99,6 +99,9 @@ func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: reading the answer to %s: %w", c.address, path, err)
 	}
+	if resp.StatusCode == http.StatusUnauthorized {
+		return nil, fmt.Errorf("%s: %w: it asks for a token (--token-file) or a client certificate (--cert-file, --key-file)", c.address, ErrDenied)
+	}
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("%s: %s for %s", c.address, resp.Status, path)
 	}

@@ -76,7 +76,7 @@ func ExitCode(err error) int {
 		code  int
 		kinds []error
 	}{
-		{ExitNotAllowed, []error{broker.ErrAuthentication, broker.ErrAuthorization}},
+		{ExitNotAllowed, []error{broker.ErrAuthentication, broker.ErrAuthorization, ErrDenied}},
 		{ExitTemporary, []error{ErrNotReachable, ErrNoAnswer}}, // also of a socket that does not exist
 		{ExitConfig, []error{
 			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrOffsets, processor.ErrOrphaned,

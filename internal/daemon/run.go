@@ -38,6 +38,7 @@ type RunConfig struct {
 	DataDir     string
 	DataDirWins bool
 	HTTP        string // host:port, or Off
+	Secure      HTTPSecurity
 	Admin       string // unix:PATH, or Off; empty: unix:DATADIR/admin.sock
 	Instance    string // empty: made once and kept
 	// DropState are names of operators, stores and sub-topologies whose state may be given up (processor.WithDroppedState).
@@ -59,6 +60,9 @@ type member struct {
 // Run runs the pipelines until ctx ends, then lets each finish its transaction and returns nil. If one
 // fails, the others are stopped in the same way, and all errors come back.
 func Run(ctx context.Context, c RunConfig) error {
+	if err := c.Secure.validate(); err != nil {
+		return err
+	}
 	registry := prometheus.NewRegistry()
 	process, err := metric.NewProcess(registry, c.Version.Version, c.Version.Revision, func() (uint64, uint64, error) { return diskUsage(c.DataDir) })
 	if err != nil {
@@ -92,7 +96,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	var serving sync.WaitGroup
 	serving.Go(func() { handler.Run(serveCtx) })
 	for _, l := range listeners {
-		h := http.Handler(handler)
+		h := c.Secure.guard().Protect(handler, log)
 		if l.Addr().Network() == "unix" {
 			h = withProfiles(handler)
 		}
@@ -276,8 +280,8 @@ func listen(c RunConfig, log *slog.Logger) ([]net.Listener, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: --http: %w", ErrConfig, err)
 		}
-		log.Info("http listening", "page", "http://"+l.Addr().String(), "metrics", "/metrics")
-		out = append(out, l)
+		log.Info("http listening", "page", c.Secure.scheme()+"://"+l.Addr().String(), "metrics", "/metrics")
+		out = append(out, c.Secure.secure(l, log))
 	}
 	if c.Admin == Off {
 		return out, nil

@@ -25,6 +25,6 @@
 // A request reads a snapshot and never waits for a pipeline: the page works while one is stuck. A client that does
 // not read loses its connection after ten seconds and holds up nobody.
 //
-// What it does not do: it has no TLS and no authentication. Bind it to an address that only those
-// who may look can reach, or put a proxy in front.
+// What it does not do: it asks nobody who he is. [Guard] in front of it does, by a token or a client certificate; TLS is the listener's.
+// Without either bind it to an address that only those who may look can reach.
 package web

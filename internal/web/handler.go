@@ -74,7 +74,21 @@ type Handler struct {
 	mux      http.Handler
 	interval time.Duration // from one event to the next
 	streams  atomic.Int64  // that are open
+	patterns []string      // all routes
 }
+
+// routes is a mux that notes its patterns, so that a test can ask for all of them.
+type routes struct {
+	*http.ServeMux
+	h *Handler
+}
+
+func (r routes) Handle(pattern string, next http.Handler) {
+	r.h.patterns = append(r.h.patterns, pattern)
+	r.ServeMux.Handle(pattern, next)
+}
+
+func (r routes) HandleFunc(pattern string, next http.HandlerFunc) { r.Handle(pattern, next) }
 
 // New makes the handler. It starts nothing. It fails only if the embedded page is broken.
 func New(c Config) (*Handler, error) {
@@ -86,7 +100,7 @@ func New(c Config) (*Handler, error) {
 		return nil, fmt.Errorf("web: the page: %w", err)
 	}
 	h := &Handler{Config: c, index: index, history: newRecorder(c), interval: sampleInterval}
-	mux := http.NewServeMux()
+	mux := routes{ServeMux: http.NewServeMux(), h: h}
 	mux.HandleFunc("GET /{$}", h.page)
 	for _, asset := range []string{"style.css", "page.js", "icon.svg"} {
 		mux.HandleFunc("GET /static/"+asset, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, static, "static/"+asset) })

@@ -1,0 +1,171 @@
+package daemon
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+
+	"github.com/streamd/streamd/internal/web"
+)
+
+// ErrDenied: a process does not let the one in who asks.
+var ErrDenied = errors.New("not let in")
+
+// HTTPSecurity says how the HTTP port is protected. The admin socket needs none of it: only its user can open it.
+type HTTPSecurity struct {
+	// CertFile and KeyFile are PEM; with them the port speaks TLS only. They are read for each connection.
+	CertFile, KeyFile string
+	// ClientCAFile is PEM. A client certificate that one of these has signed lets its bearer in.
+	ClientCAFile string
+	// TokenFile holds a token that lets its bearer in.
+	TokenFile string
+}
+
+func (s HTTPSecurity) guard() web.Guard {
+	return web.Guard{TokenFile: s.TokenFile, Certificates: s.ClientCAFile != ""}
+}
+
+// tlsConfig reads the files; nil: no TLS.
+func (s HTTPSecurity) tlsConfig() (*tls.Config, error) {
+	if s.CertFile == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(s.CertFile, s.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("--http-cert, --http-key: %w", err)
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
+	if s.ClientCAFile != "" {
+		if c.ClientCAs, err = readCAs(s.ClientCAFile); err != nil {
+			return nil, fmt.Errorf("--http-client-ca: %w", err)
+		}
+		// If given: a probe has none. Who may see what is decided by web.Guard.
+		c.ClientAuth = tls.VerifyClientCertIfGiven
+	}
+	return c, nil
+}
+
+func readCAs(path string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%s holds no certificate in PEM form", path)
+	}
+	return pool, nil
+}
+
+// validate returns every mistake at once.
+func (s HTTPSecurity) validate() error {
+	var errs []error
+	if (s.CertFile == "") != (s.KeyFile == "") {
+		errs = append(errs, errors.New("--http-cert and --http-key go together, one is missing"))
+	} else if _, err := s.tlsConfig(); err != nil {
+		errs = append(errs, err)
+	}
+	if s.ClientCAFile != "" && s.CertFile == "" {
+		errs = append(errs, errors.New("--http-client-ca needs TLS: --http-cert and --http-key"))
+	}
+	if s.TokenFile != "" {
+		if _, err := web.ReadToken(s.TokenFile); err != nil {
+			errs = append(errs, fmt.Errorf("--http-token-file: %w", err))
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(errs...))
+	}
+	return nil
+}
+
+// secure puts TLS on the HTTP listener.
+func (s HTTPSecurity) secure(l net.Listener, log *slog.Logger) net.Listener {
+	if s.CertFile == "" {
+		if tcp, ok := l.Addr().(*net.TCPAddr); ok && s.TokenFile != "" && !tcp.IP.IsLoopback() {
+			log.Warn("the token of the HTTP port travels in plain text: --http-cert and --http-key turn TLS on", "address", l.Addr().String())
+		}
+		return l
+	}
+	return tls.NewListener(l, &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		// Renewed files are used without a restart; broken ones refuse new connections and end none.
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			c, err := s.tlsConfig()
+			if err != nil {
+				log.Warn("no TLS on the HTTP port", "err", err)
+			}
+			return c, err
+		},
+	})
+}
+
+// scheme is how the port is addressed.
+func (s HTTPSecurity) scheme() string {
+	if s.CertFile != "" {
+		return "https"
+	}
+	return "http"
+}
+
+// Proof is how a client proves who it is at an HTTP port, and whom it trusts there.
+type Proof struct {
+	TokenFile         string
+	CAFile            string // PEM; empty: the system's roots
+	CertFile, KeyFile string // PEM of a client certificate
+}
+
+// bearer adds the token to each request.
+type bearer struct {
+	token string
+	next  http.RoundTripper
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(r)
+}
+
+// transport is how a client with this proof sends its requests.
+func (p Proof) transport() (http.RoundTripper, error) {
+	t := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	var err error
+	if p.CAFile != "" {
+		if t.TLSClientConfig.RootCAs, err = readCAs(p.CAFile); err != nil {
+			return nil, fmt.Errorf("%w: --ca-file: %w", ErrConfig, err)
+		}
+	}
+	if p.CertFile != "" || p.KeyFile != "" {
+		pair, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("%w: --cert-file, --key-file: %w", ErrConfig, err)
+		}
+		t.TLSClientConfig.Certificates = []tls.Certificate{pair}
+	}
+	if p.TokenFile == "" {
+		return t, nil
+	}
+	token, err := web.ReadToken(p.TokenFile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --token-file: %w", ErrConfig, err)
+	}
+	return bearer{token, t}, nil
+}
+
+// NewProvenClient is NewClient with a proof, which only an HTTP address takes: at a unix socket the operating system knows who asks.
+func NewProvenClient(address string, p Proof) (*Client, error) {
+	c, err := NewClient(address)
+	if err != nil || c.http.Transport != nil || p == (Proof{}) {
+		return c, err
+	}
+	c.http.Transport, err = p.transport()
+	// Another address than the one that was asked for gets no token.
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return c, err
+}
