@@ -42,8 +42,8 @@ func (p *plan) build() (*topology.Topology, error) {
 	}
 	tables := map[*tablePlan]*topology.KTable[recKey, recValue]{}
 	for _, t := range p.tables {
-		if t.used {
-			tables[t] = p.buildTable(b, t)
+		if t.used && t.src != nil {
+			tables[t] = p.buildTable(b, t, streams)
 		}
 	}
 	for _, s := range p.steps {

@@ -129,6 +129,9 @@ func (r *planner) testSource(n *yaml.Node) string {
 		names = append(names, src.out.name)
 	}
 	for _, t := range r.plan.tables {
+		if t.src == nil {
+			continue // what is written to it is sent to its source
+		}
 		if t.src.out.name == s.text {
 			return s.text
 		}

@@ -67,6 +67,9 @@ func (r *planner) join(s *stepPlan, n *yaml.Node, out *output) {
 			hint("table: looks a row up; stream: pairs two records that are near in time")
 	case table != nil:
 		r.joinTable(o, j, tableKey, table, kindNode)
+		if j.table != nil && j.table.from == s.in[0] {
+			d.errorf(table, RuleInvalidValue, "%q is joined with itself: each record would be its own row", s.in[0].name)
+		}
 	default:
 		r.joinStream(s, o, j, streamKey, stream, kindNode)
 	}
@@ -102,9 +105,9 @@ func (r *planner) joinTable(o *object, j *joinPlan, key, n, kind *yaml.Node) {
 	if j.table = r.tableOf(n); j.table == nil {
 		return
 	}
-	j.theirs = j.table.src.out.value
+	j.theirs = j.table.out().value
 	if j.kind == joinLeft && j.theirs.Kind() == types.DynKind {
-		r.d.errorf(key, RuleInvalidValue, "kind: left needs the type of table %q: where it has no row, the fields that the type names are null", j.table.src.out.name).
+		r.d.errorf(key, RuleInvalidValue, "kind: left needs the type of table %q: where it has no row, the fields that the type names are null", j.table.out().name).
 			hint("types: {Row: {name: string}}, and type: Row at the table")
 	}
 }
@@ -299,6 +302,9 @@ func (p *plan) buildJoin(s *stepPlan, in *stream, streams map[*output]*stream, t
 	left := p.together(in, s.in[0], s.key, s.name+bySuffix, s)
 	var out *stream
 	if j.other == nil {
+		if j.table.src == nil && tables[j.table] == nil {
+			tables[j.table] = p.buildTable(nil, j.table, streams)
+		}
 		table := tables[j.table]
 		if j.kind == joinLeft {
 			out = topology.LeftJoinTable(left, table, s.name, func(k recKey, v recValue, row *recValue) (recValue, error) { return s.pair(p, k, &v, row) }, onError)

@@ -68,6 +68,24 @@ func TestJoinTable(t *testing.T) {
 	}
 }
 
+// TestTableOfAStep: the newest result of an aggregate is looked up, by two joins, each of which sees what was there before.
+func TestTableOfAStep(t *testing.T) {
+	d := drive(t, shopHead+`steps:
+  - {name: totals, from: payments, aggregate: {by: value.customer, fields: {n: {count: true}}}}
+  - {name: known, from: orders, join: {table: totals, on: value.customer, value: {id: value.id, n: table.n}}}
+  - {name: out, to: {topic: out}}
+  - {name: all, from: orders, join: {table: totals, on: value.customer, kind: left, value: {id: value.id, n: table.n}}}
+  - {name: out-all, to: {topic: all}}
+`)
+	d.send("orders", "k", `{"id":"1","customer":"c"}`, 1)
+	d.send("payments", "x", `{"id":"p1","customer":"c"}`, 2)
+	d.send("orders", "k", `{"id":"2","customer":"c"}`, 3)
+	d.send("payments", "y", `{"id":"p2","customer":"c"}`, 4)
+	d.send("orders", "k", `{"id":"3","customer":"c"}`, 5)
+	d.wantRows("out", `{"id":"2","n":1}`, `{"id":"3","n":2}`)
+	d.wantRows("all", `{"id":"1","n":null}`, `{"id":"2","n":1}`, `{"id":"3","n":2}`)
+}
+
 // TestTableKeyWithoutValue: a table with a key of its own cannot know which row a tombstone means. It says so.
 func TestTableKeyWithoutValue(t *testing.T) {
 	d := drive(t, shopHead+`steps:

@@ -182,7 +182,7 @@ func (r *planner) tryBuild() {
 
 // nodeOf finds the source or step that an operator was made of.
 func (r *planner) nodeOf(operator string) *yaml.Node {
-	for _, suffix := range []string{"", "-record", resultSuffix, dataSuffix, rowsSuffix, rowsSuffix + dataSuffix, bySuffix, otherBySuffix, timersSuffix, valuesSuffix, "-left", "-right", "-repartition", "-by-repartition", "-other-by-repartition", "-by-id"} {
+	for _, suffix := range []string{"", "-record", resultSuffix, dataSuffix, rowsSuffix, rowsSuffix + dataSuffix, bySuffix, otherBySuffix, timersSuffix, valuesSuffix, tableSuffix, "-left", "-right", "-repartition", "-by-repartition", "-other-by-repartition", "-by-id"} {
 		name, ok := strings.CutSuffix(operator, suffix)
 		if !ok {
 			continue
@@ -193,8 +193,8 @@ func (r *planner) nodeOf(operator string) *yaml.Node {
 			}
 		}
 		for _, t := range r.plan.tables {
-			if t.src.out.name == name {
-				return t.src.out.node
+			if t.out().name == name {
+				return t.out().node
 			}
 		}
 		for _, s := range r.plan.steps {

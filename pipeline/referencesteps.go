@@ -94,7 +94,7 @@ func referenceOfSteps() []Section {
 			Name: opJoin, Doc: "Behind it the records have the key that they were joined by. Where a left or outer join has found no match, a field of the value that is made of the missing side is null (`has(table.name)` tells). See docs/concepts/joins.md.",
 			Example: "table: customers\non: value.customer_id\nkind: left\nvalue: {order: value.order_id, customer: table.name}",
 			Fields: []Field{
-				{Name: "table", Kind: KindText, Doc: "The table. Each record gets the row as it is at that moment."},
+				{Name: "table", Kind: KindText, Doc: "The table, or a source or earlier step, such as an aggregate: the newest record of each key is its row. Each record gets the row as it is at that moment."},
 				{Name: "stream", Kind: KindText, Doc: "The other source or step. Each pair of records that are near in time makes one."},
 				{Name: "kind", Kind: KindWord, Words: []string{joinInner, joinLeft, joinOuter}, Default: joinInner, Doc: "inner: what has a match. left: all of this side. outer: all of both; with stream only."},
 				{Name: "on", Kind: KindKey, Default: varKey, Doc: "What the records of this side are looked up by. Anything but the key goes through a topic."},

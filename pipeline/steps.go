@@ -276,7 +276,7 @@ func (r *planner) addStream(out *output) {
 		return
 	}
 	for _, t := range r.plan.tables {
-		if t.src.out.name == out.name {
+		if t.src != nil && t.src.out.name == out.name {
 			r.d.errorf(out.node, RuleDuplicateName, "%q is the name of a table at line %d already", out.name, t.src.out.node.Line)
 			return
 		}

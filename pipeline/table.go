@@ -10,12 +10,24 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// tablePlan is a table: a topic of which joins look up the newest record of a key.
+// tablePlan is a table: of a topic, or of a source or step, of which joins look up the newest record of a key.
 type tablePlan struct {
-	src  *sourcePlan // what is read; no step can name it
+	src  *sourcePlan // what is read; no step can name it. nil: from
+	from *output     // the records of a source or step
 	key  *keyPlan    // nil: the records' own
 	used bool
 }
+
+// out is what the rows are.
+func (t *tablePlan) out() *output {
+	if t.src != nil {
+		return t.src.out
+	}
+	return t.from
+}
+
+// tableSuffix is behind the name of a source or step in that of the table of its records.
+const tableSuffix = "-table"
 
 // rowsSuffix is behind a table's name in that of the operator that reads its topic.
 const rowsSuffix = "-rows"
@@ -75,25 +87,41 @@ func (r *planner) tableOf(n *yaml.Node) *tablePlan {
 	}
 	var names []string
 	for _, t := range r.plan.tables {
-		if t.src.out.name == s.text {
+		if t.out().name == s.text {
 			t.used = true
 			return t
 		}
-		names = append(names, t.src.out.name)
+		names = append(names, t.out().name)
 	}
-	note := r.d.errorf(n, RuleUnknownName, "no table is called %s%s", r.d.shown(s), suggest(s.text, names))
-	if r.streams[s.text] != nil {
-		note.hint("it is a stream: join two streams with stream: %s and within", s.text)
-	} else if len(names) == 0 {
-		note.hint("a table is declared beside the sources: tables: {customers: {topic: customers, type: Customer}}")
+	if out := r.streams[s.text]; out != nil {
+		return r.tableOfStream(n, out)
 	}
+	for _, out := range r.order {
+		names = append(names, out.name)
+	}
+	r.d.errorf(n, RuleUnknownName, "no table, source or earlier step is called %s%s", r.d.shown(s), suggest(s.text, names)).
+		hint("a table is declared beside the sources: tables: {customers: {topic: customers, type: Customer}}")
 	return nil
+}
+
+// tableOfStream takes the records of a source or step as the rows of a table.
+func (r *planner) tableOfStream(n *yaml.Node, out *output) *tablePlan {
+	out.used = true
+	switch {
+	case out.window:
+		r.d.errorf(n, RuleInvalidValue, "the results of windows are no table: a key has many of them")
+	case !out.keyed:
+		r.d.errorf(n, RuleInvalidValue, "the records of %q are not brought together by their key", out.name).hint("put key_by behind it")
+	}
+	t := &tablePlan{from: out, used: true}
+	r.plan.tables = append(r.plan.tables, t)
+	return t
 }
 
 // notStream adds to a report of an unknown name that a table has it.
 func (r *planner) notStream(note note, name string) {
 	for _, t := range r.plan.tables {
-		if t.src.out.name == name {
+		if t.src != nil && t.src.out.name == name {
 			t.used = true
 			note.hint("it is a table: a step looks a row of it up with join: {table: %s}", name)
 		}
@@ -117,7 +145,10 @@ func (r *planner) lintTables() {
 }
 
 // buildTable keeps the table. A null value deletes its row.
-func (p *plan) buildTable(b *topology.Builder, t *tablePlan) *topology.KTable[recKey, recValue] {
+func (p *plan) buildTable(b *topology.Builder, t *tablePlan, streams map[*output]*stream) *topology.KTable[recKey, recValue] {
+	if t.src == nil {
+		return topology.ToTable(streams[t.from], t.from.name+tableSuffix, p.values(t.from, nil))
+	}
 	name, rows := t.src.out.name, p.buildSource(b, t.src)
 	if t.key != nil {
 		rows = topology.KeyBy(rows, name+bySuffix, keySerde{t.key.typ}, func(r event) (recKey, error) {
