@@ -55,8 +55,12 @@ func (c *cli) testCommand() *cobra.Command {
           - {key: a, value: {total: "10.10"}}     # what is not named is not compared
 
 A record can have key, value, headers and timestamp. Without a timestamp it has the one of the record before it, and the
-first one 2026-01-01T00:00:00Z. The records come one after the other; then time goes on until all windows are closed. Of a
-table in a database the last row of each key is compared.
+first one 2026-01-01T00:00:00Z. The records come one after the other, and as much time passes between two as their timestamps
+are apart; then time goes on until all windows are closed. Of a table in a database the last row of each key is compared.
+
+What is different from run: one partition for each topic, so that copies always meet; a record is done, down to the last step,
+before the next one comes; timestamps in the future are believed, IDs are forgotten exactly after their retention (run: after up
+to 9/8 of it); nothing is committed, restarted or restored. Variables need a value only where a step depends on it.
 
   streamd test pipeline.yaml
   streamd test ./... -run 'twice|refund' -v      tests by name; prints what came out

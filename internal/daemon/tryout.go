@@ -14,7 +14,7 @@ import (
 
 // tryout runs a topology in memory for the tests of a pipeline file: the operators that run uses, one partition for each topic, maps for
 // stores, every record at once and to its end. There is no broker, no transaction and no crash in it: those are the engine's
-// to test, not a pipeline file's.
+// to test, not a pipeline file's. TestTestsAgreeWithTheEngine holds it against the engine.
 type tryout struct {
 	topo   *topology.Topology
 	policy topology.Policy
