@@ -206,7 +206,7 @@ func BenchmarkReopen(b *testing.B) {
 				b.StopTimer()
 				if after == "kill" {
 					dir = b.TempDir()
-					must(b, copyDir(o.Dir, dir))
+					snapshot(b, o.Dir, dir)
 				} else {
 					must(b, l.Close())
 				}
