@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/common/operators"
@@ -147,16 +148,22 @@ func (r *planner) lintDeadLetter() {
 
 // lintLoop looks for outputs that the pipeline would read again.
 func (r *planner) lintLoop() {
-	for _, src := range r.plan.sources {
+	sources := slices.Clone(r.plan.sources)
+	for _, t := range r.plan.tables {
+		if t.src != nil {
+			sources = append(sources, t.src)
+		}
+	}
+	for _, src := range sources {
 		if src.topic == "" {
 			continue
 		}
 		if src.topic == r.p.Errors.DeadLetterTopic {
-			r.d.errorf(r.errorsKey, RuleLoop, "dead_letter_topic %q is the topic of source %q: each dead letter would come back as a record, and fail again", src.topic, src.out.name)
+			r.d.errorf(r.errorsKey, RuleLoop, "dead_letter_topic %q is the topic of %q: each dead letter would come back as a record, and fail again", src.topic, src.out.name)
 		}
 		for _, s := range r.plan.steps {
 			if s.kind == opTo && s.topic == src.topic {
-				r.d.errorf(s.node, RuleLoop, "topic %q is that of source %q: what is written would come back as a record, without end", s.topic, src.out.name)
+				r.d.errorf(s.node, RuleLoop, "topic %q is that of %q: what is written would come back as a record, without end", s.topic, src.out.name)
 			}
 		}
 	}

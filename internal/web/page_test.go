@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"math"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -156,6 +157,11 @@ func TestThePageSaysEverything(t *testing.T) {
 	}
 	if page := get(h, "/?step=bills").Body.String(); !strings.Contains(page, "Step bills") || strings.Contains(page, "conflicts") {
 		t.Error("another step is not shown")
+	}
+	for step, said := range map[string]bool{"": false, "bills": false, "n<o": true} {
+		if page := get(h, "/?step="+url.QueryEscape(step)).Body.String(); strings.Contains(page, "No step is called") != said || said && !strings.Contains(page, "“n&lt;o”") {
+			t.Errorf("step %q: said %t", step, !said)
+		}
 	}
 }
 

@@ -84,6 +84,9 @@ type pipelineView struct {
 	Txn     txnView
 	Errors  []errorView
 	Config  []Setting
+
+	// AskedStep is the name of a step that was asked for, if none has it.
+	AskedStep string
 }
 
 // figure is one number of the page's head with its curve.
@@ -174,9 +177,13 @@ func (h *Handler) view(now time.Time, r request) pageView {
 
 func (h *Handler) pipelineView(now time.Time, e Entry, s *series, r request) *pipelineView {
 	st := e.Pipeline.Status()
+	asked := r.step
 	r.step = chosen(st, r.step)
 	v := s.view(r.step)
 	p := &pipelineView{Summary: Summarize(e.Name, st), Up: Since(now, st.Started), Config: e.Config}
+	if asked != r.step {
+		p.AskedStep = asked
+	}
 	p.Figures = figures(p.Summary, v)
 	details := map[string]string{}
 	for _, o := range st.Operators {
