@@ -184,7 +184,7 @@ func openTransaction(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(c.ProduceSync(ctx, &kgo.Record{Value: []byte("open")}).FirstErr())
 }
 
-// until COMMAND... runs a program again and again until it succeeds, for 20 s at most.
+// until COMMAND... runs a program again and again until it succeeds, for 60 s at most.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	var err error
 	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
