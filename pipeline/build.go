@@ -428,7 +428,7 @@ func (t *template) eval(d *decoder, r *event) (ref.Val, error) {
 	switch {
 	case t.expr != nil:
 		v, err := t.expr.eval(r)
-		if noMatch(err) {
+		if r.Value.pair.noMatch(t.expr, err) {
 			return types.NullValue, nil
 		}
 		return v, err

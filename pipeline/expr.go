@@ -146,6 +146,9 @@ func (e *expr) eval(r *event) (ref.Val, error) {
 	return v, nil
 }
 
+// errOverload: a value is of a type that the operator or function does not take.
+var errOverload = errors.New("an operator or a function does not take values of these types; declare the type of the source to have this checked when the file is loaded")
+
 // runtimeError puts CEL's words for a failed evaluation into those of the file.
 func runtimeError(err error) error {
 	if errors.Is(err, errMissing) {
@@ -158,7 +161,7 @@ func runtimeError(err error) error {
 	case text == "return error for overflow" || strings.Contains(text, "integer overflow"):
 		return errors.New("the result does not fit 64 bits: use decimal(x)")
 	case strings.HasPrefix(text, "no such overload"):
-		return errors.New("an operator or a function does not take values of these types; declare the type of the source to have this checked when the file is loaded")
+		return errOverload
 	case strings.HasPrefix(text, "no such key: "):
 		return fmt.Errorf("field %q %w (guard it with has(...))", strings.TrimPrefix(text, "no such key: "), errMissing)
 	}

@@ -43,7 +43,10 @@ type joinPlan struct {
 }
 
 // joinPair is the other side of a pair, for the expressions of a join's value.
-type joinPair struct{ other ref.Val }
+type joinPair struct {
+	other  ref.Val
+	absent string // the variable of the side that has no match; empty: both are there
+}
 
 // errNoMatch is what reading a field of a side that has no match comes to: null, in the value of a join.
 var errNoMatch = fmt.Errorf("%w: the join has found no match", errMissing)
@@ -219,11 +222,7 @@ func (r *planner) joinValue(s *stepPlan, n *yaml.Node, out *output) {
 		key = in.key
 	}
 	sc := r.c.scope(&output{key: key, value: mine, positions: stays && in.positions, window: stays && in.window})
-	variable := varTable
-	if j.other != nil {
-		variable = varOther
-	}
-	env, err := sc.env.Extend(cel.Variable(variable, theirs))
+	env, err := sc.env.Extend(cel.Variable(j.variable(), theirs))
 	if err != nil {
 		r.d.errorf(n, RuleExpression, "%v", err)
 		return
@@ -250,6 +249,14 @@ func (r *planner) joinValue(s *stepPlan, n *yaml.Node, out *output) {
 	out.told = stays && in.told || s.value.uses(varWindow)
 }
 
+// variable is what the other side is called.
+func (j *joinPlan) variable() string {
+	if j.other != nil {
+		return varOther
+	}
+	return varTable
+}
+
 // each calls fn for all expressions of the template.
 func (t *template) each(fn func(*expr)) {
 	if t.expr != nil {
@@ -273,7 +280,14 @@ func (j *joinPlan) side(d *decoder, t *types.Type, v *recValue) ref.Val {
 
 // pair makes the value of a pair; one of both may be nil.
 func (s *stepPlan) pair(p *plan, k recKey, mine, theirs *recValue) (recValue, error) {
-	r := event{Key: k, Value: recValue{val: s.join.side(p.dec, s.join.mine, mine), pair: &joinPair{s.join.side(p.dec, s.join.theirs, theirs)}}}
+	pair := &joinPair{other: s.join.side(p.dec, s.join.theirs, theirs)}
+	r := event{Key: k, Value: recValue{val: s.join.side(p.dec, s.join.mine, mine), pair: pair}}
+	switch {
+	case mine == nil:
+		pair.absent = varValue
+	case theirs == nil:
+		pair.absent = s.join.variable()
+	}
 	if mine != nil {
 		r.Value.raw, r.Value.src = mine.raw, mine.src
 	}
@@ -334,5 +348,8 @@ func (j *joinPlan) settle() time.Duration {
 	return j.reach + j.within.GracePeriod() + time.Millisecond
 }
 
-// noMatch says whether an error is that of reading a side that is not there.
-func noMatch(err error) bool { return errors.Is(err, errNoMatch) }
+// noMatch says whether an expression failed since a side of the pair is not there: it read a field of it, or computed with
+// it where it is no object.
+func (p *joinPair) noMatch(e *expr, err error) bool {
+	return errors.Is(err, errNoMatch) || p != nil && e.uses[p.absent] && errors.Is(err, errOverload)
+}

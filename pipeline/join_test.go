@@ -42,6 +42,9 @@ func TestJoinTable(t *testing.T) {
 		{"a text", `{table: names, kind: left, value: {id: value.id, name: table}}`, []string{
 			`{"id":"0","name":null}`, `{"id":"1","name":"kay"}`, `{"id":"2","name":"kay"}`, `{"id":"3","name":"kay"}`,
 		}},
+		{"made of a text", `{table: names, kind: left, value: {id: value.id, name: '"Mr " + table', known: table != null}}`, []string{
+			`{"id":"0","name":null,"known":false}`, `{"id":"1","name":"Mr kay","known":true}`, `{"id":"2","name":"Mr kay","known":true}`, `{"id":"3","name":"Mr kay","known":true}`,
+		}},
 		{"a table with a key", `{table: numbers, on: value.customer, value: {id: value.id, name: table.name}}`, []string{
 			`{"id":"1","name":"number c"}`, `{"id":"2","name":"number c"}`, `{"id":"3","name":"number c"}`,
 		}},
