@@ -130,6 +130,10 @@ evidence: tools kafka ## the same, and how soon each planted bug is found (anoth
 bench: kafka ## streamd beside Kafka Streams on one broker (about 45 minutes): needs PEER, see test/bench/doc.go
 	PEER="$(PEER)" $(GO) run ./test/bench $(BENCH)
 
+.PHONY: bench-sinks
+bench-sinks: tools ## the ledger sinks beside plain batched inserts of the same rows (about 5 minutes)
+	$(GO) run ./test/sinks/sinkbench
+
 .PHONY: demo
 demo: ## the tour: duplicates become exact totals, with a kill -9 in the middle
 	$(GO) run ./cmd/streamd demo

@@ -180,14 +180,3 @@ func arg(k sink.Kind, v any) any {
 	}
 	return v
 }
-
-func copyRows(ctx context.Context, conn *sql.Conn, table string, columns []string, rows [][]any) error {
-	return conn.Raw(func(driver any) error {
-		c, ok := driver.(*stdlib.Conn)
-		if !ok {
-			return fmt.Errorf("postgres: a connection of another driver: %T", driver)
-		}
-		_, err := c.Conn().CopyFrom(ctx, pgx.Identifier(strings.Split(table, ".")), columns, pgx.CopyFromRows(rows))
-		return err
-	})
-}

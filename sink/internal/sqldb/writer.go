@@ -3,9 +3,13 @@ package sqldb
 import (
 	"context"
 	"database/sql"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/sink"
@@ -26,8 +30,12 @@ type writer struct {
 	done  bool // failed: the connection's transaction may be in any state
 
 	args   []any
-	keys   map[string]int
+	keys   map[string]bool
+	key    []byte // of the row in hand
 	scales []int
+	// statement is the last INSERT, of so many rows: batches of a busy sink are mostly full ones.
+	statement     string
+	statementRows int
 }
 
 func (w *writer) Next() (record.Offset, bool) { return w.next, w.known }
@@ -210,18 +218,18 @@ func (w *writer) rows(ctx context.Context, tx *sql.Tx, rows []sink.Row) error {
 		return w.insertAll(ctx, tx, rows, indexes(len(rows)))
 	}
 	if w.keys == nil {
-		w.keys = map[string]int{}
+		w.keys = map[string]bool{}
 	}
 	clear(w.keys)
-	for i, r := range rows {
-		w.keys[keyText(t.keyAt, r.Values)] = i
-	}
 	var last []int
-	for i, r := range rows { // not over the map: the order is that of the topic
-		if w.keys[keyText(t.keyAt, r.Values)] == i {
+	for i := len(rows) - 1; i >= 0; i-- {
+		w.key = appendKey(w.key[:0], t.keyAt, rows[i].Values)
+		if !w.keys[string(w.key)] {
+			w.keys[string(w.key)] = true
 			last = append(last, i)
 		}
 	}
+	slices.Reverse(last) // the order is that of the topic
 	for len(last) > 0 {
 		run := 1
 		for run < len(last) && rows[last[run]].Delete == rows[last[0]].Delete {
@@ -239,14 +247,29 @@ func (w *writer) rows(ctx context.Context, tx *sql.Tx, rows []sink.Row) error {
 	return nil
 }
 
-// keyText tells keys apart: each value with its type and length in front.
-func keyText(at []int, values []any) string {
-	var b strings.Builder
+// appendKey tells keys apart: each value with its length in front. Times are as far apart as they are in the database.
+func appendKey(b []byte, at []int, values []any) []byte {
 	for _, i := range at {
-		s := fmt.Sprint(values[i])
-		fmt.Fprintf(&b, "%T %d:%s", values[i], len(s), s)
+		from := len(b)
+		b = append(b, 0, 0, 0, 0)
+		switch v := values[i].(type) {
+		case string:
+			b = append(b, v...)
+		case []byte:
+			b = append(b, v...)
+		case int64:
+			b = strconv.AppendInt(b, v, 10)
+		case float64:
+			b = strconv.AppendFloat(b, v, 'g', -1, 64)
+		case bool:
+			b = strconv.AppendBool(b, v)
+		case time.Time:
+			v = v.Truncate(time.Microsecond)
+			b = strconv.AppendInt(append(strconv.AppendInt(b, v.Unix(), 10), '.'), int64(v.Nanosecond()), 10)
+		}
+		binary.BigEndian.PutUint32(b[from:], uint32(len(b)-from))
 	}
-	return b.String()
+	return b
 }
 
 func indexes(n int) []int {
@@ -278,11 +301,19 @@ func (w *writer) insertAll(ctx context.Context, tx *sql.Tx, rows []sink.Row, whi
 		for _, i := range part {
 			w.args = t.append(w.args, rows[i])
 		}
-		if _, err := tx.ExecContext(ctx, t.insert+t.groups(len(part))+" "+t.tail, w.args...); err != nil {
+		if _, err := tx.ExecContext(ctx, w.insert(len(part)), w.args...); err != nil {
 			return w.refused(err, part)
 		}
 	}
 	return nil
+}
+
+// insert is the statement for so many rows.
+func (w *writer) insert(rows int) string {
+	if rows != w.statementRows {
+		w.statement, w.statementRows = w.t.insert+w.t.groups(rows)+" "+w.t.tail, rows
+	}
+	return w.statement
 }
 
 // groups is (?, ?), (?, ?), ...
