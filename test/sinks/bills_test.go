@@ -177,7 +177,12 @@ func (w *billsWorld) start(d *crash.Daemon) {
 	if err := d.Start(); err != nil {
 		w.Fatal(err)
 	}
-	w.until("rows are written", func() bool { return w.rows("ledger") > max(0, before) })
+	w.until("rows are written", func() bool {
+		if !d.Running() {
+			w.Fatalf("streamd has ended by itself:\n%s", d.Tail())
+		}
+		return w.rows("ledger") > max(0, before)
+	})
 }
 
 // billsWorld is a pipeline between a real Kafka and a real database, and what must come out of it.
@@ -326,12 +331,19 @@ func (w *billsWorld) rows(table string) int {
 	return n
 }
 
+// lookNow is a look that a server which is still starting does not refuse.
+func (w *billsWorld) lookNow() (v view) {
+	w.until("the server answers", func() (ok bool) {
+		var err error
+		v, err = w.look(w.ctx)
+		return err == nil
+	})
+	return v
+}
+
 // countBehind notes, while streamd is dead, how far the target is ahead of the group.
 func (w *billsWorld) countBehind() {
-	v, err := w.look(w.ctx)
-	if err != nil {
-		w.Fatal(err)
-	}
+	v := w.lookNow()
 	req := kmsg.NewPtrOffsetFetchRequest()
 	req.Group = "bills"
 	topic := kmsg.NewOffsetFetchRequestTopic()

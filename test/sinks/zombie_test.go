@@ -85,15 +85,6 @@ func (w *billsWorld) outlive(d *crash.Daemon, instance string) {
 	}
 }
 
-// lookNow is a look at a server that runs.
-func (w *billsWorld) lookNow() view {
-	v, err := w.look(w.ctx)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return v
-}
-
 // members are the instances in the group.
 func (w *billsWorld) members() []string {
 	req := kmsg.NewPtrDescribeGroupsRequest()
