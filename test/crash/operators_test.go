@@ -45,6 +45,9 @@ func TestOperatorsUnderKills(t *testing.T) {
 	go func() { sent <- sendOperators(f.ctx, f.kafka.Addresses(), input, rate) }()
 	for i := range kills {
 		d := daemons[f.random.IntN(len(daemons))]
+		if i%4 == 3 { // each in its turn loses its disk, so that one with tasks does
+			d = daemons[i/4%len(daemons)]
+		}
 		f.pause(d, 100*time.Millisecond, 2*time.Second)
 		d.Kill()
 		if i%4 == 3 {
