@@ -45,6 +45,7 @@ type taskConfig struct {
 	partition  record.Partition        // this task's
 	inputs     []record.TopicPartition // this task's, by source; empty topic: no such partition
 	inputIDs   []string                // topic UUIDs, by source
+	upstreams  []int32                 // how many tasks write it, by source; 0: not known, or they tell no time
 	clusterID  string                  // of the Kafka cluster
 	sinks      []sinkTarget            // by sink
 	idLog      string                  // topic of ID blocks and commit records
@@ -244,9 +245,13 @@ func (t *Task) Process(now time.Time, limit int) (int, error) {
 		if in == nil {
 			break
 		}
+		took, markErr := t.takeMark(in)
+		if err = markErr; took || err != nil {
+			continue
+		}
 		r := in.head()
 		t.observe(in, now)
-		if len(t.timed) > 0 && t.fired.time() < t.watermark {
+		if t.keeps && t.fired.time() < t.watermark {
 			if did, err = t.fire(now, limit-n); did > 0 || err != nil {
 				n += did
 				continue // the record comes after all that was due before it
@@ -353,7 +358,6 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 		}
 	}
 	slices.SortFunc(p.Inputs, compareInputs)
-	txn := &Txn{Records: t.consumed, Outputs: t.out}
 	var records, bytes *uint64 // of the topic of the output before: mostly there is one only
 	for i := range t.out {
 		topic := t.out[i].Topic
@@ -364,6 +368,8 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 		*records++
 		*bytes += uint64(outputSize(&t.out[i]))
 	}
+	t.tell(now)
+	txn := &Txn{Records: t.consumed, Outputs: t.out}
 	if t.cfg.sub.Stateful() {
 		t.prepareState(txn, &p, now)
 	} else {
@@ -390,8 +396,9 @@ func (t *Task) storeOf(topic string) string {
 	return ""
 }
 
-// dirty says whether there is anything to commit: a record, or positions that moved over markers.
-func (t *Task) dirty() bool { return t.records > 0 || t.skipped }
+// dirty says whether there is anything to commit: a record, positions that moved over markers and marks, or a mark to be
+// told.
+func (t *Task) dirty() bool { return t.records > 0 || t.skipped || t.tells.due }
 
 // prepareState adds the ID blocks, the state changes and the commit record.
 func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
@@ -459,6 +466,10 @@ func (t *Task) PostCommit() {
 		s.commit()
 	}
 	t.counters.commit()
+	if t.tells.saying.known {
+		t.tells.said = t.tells.saying
+	}
+	t.tells.due = false
 	t.clearTxn()
 }
 
@@ -484,6 +495,7 @@ func (t *Task) clearTxn() {
 	clear(t.changelog)
 	t.out, t.changes, t.changelog, t.outBytes = t.out[:0], t.changes[:0], t.changelog[:0], 0
 	t.arena.reset()
+	t.forgetHeaders()
 	t.records, t.consumed, t.bytes, t.skipped, t.prepared = 0, 0, 0, false, false
 	t.tooLarge = nil
 }

@@ -25,10 +25,11 @@ type input struct {
 	headAt    time.Time
 	timed     bool
 
-	newest clock         // the highest event time; kept only if the task keeps time
-	idle   time.Duration // for how long nothing was there to read
-	asked  time.Time     // when the brokers were asked last that said so; zero: not since there was something
-	behind time.Duration // for how long something was, and did not come
+	newest   clock         // the highest event time; kept only if the task keeps time
+	upstream *upstream     // not nil: the time of the input is what its writers tell
+	idle     time.Duration // for how long nothing was there to read
+	asked    time.Time     // when the brokers were asked last that said so; zero: not since there was something
+	behind   time.Duration // for how long something was, and did not come
 }
 
 func (in *input) add(b broker.Batch) {

@@ -49,7 +49,7 @@ func (t *Task) clock(kind topology.CounterKind, of string) clock {
 	return clock{t.counters.cell(topology.CounterID{Kind: kind, Of: clockOf + of})}
 }
 
-func (c clock) time() window.Millis     { return window.NoTime + window.Millis(*c.cell) }
+func (c clock) time() window.Millis     { return window.NoTime + window.Millis(*c.cell&^idleBit) }
 func (c clock) set(m window.Millis)     { *c.cell = uint64(m - window.NoTime) }
 func (c clock) advance(m window.Millis) { c.set(max(c.time(), m)) }
 
@@ -60,7 +60,9 @@ type taskTime struct {
 	believed time.Time
 	ticked   time.Time // the last look at the host's clock
 
-	timed []topology.Timed // none: no watermark is kept
+	timed []topology.Timed
+	keeps bool // there is a watermark: for timed, or to be told
+	tells telling
 	// watermark is as far as event time has come; fired is the one up to which all that was due is done. No record is
 	// processed while they differ. Only fired is committed: after a crash in between, what leads to watermark comes again.
 	// Invariant: fired <= watermark.
@@ -71,13 +73,18 @@ type taskTime struct {
 // startTime takes the clocks over from the committed point. The chain is made.
 func (t *Task) startTime() {
 	t.timed = t.chain.Timed
-	if len(t.timed) == 0 {
+	t.startTelling()
+	if t.keeps = len(t.timed)+len(t.tells.sinks) > 0; !t.keeps {
 		return
 	}
 	t.fired = t.clock(counterWatermark, "")
 	for _, in := range t.inputs {
-		if in != nil {
-			in.newest = t.clock(counterInputTime, in.tp.Topic)
+		if in == nil {
+			continue
+		}
+		in.newest = t.clock(counterInputTime, in.tp.Topic)
+		if t.cfg.sub.Sources[in.source].Marks {
+			t.startUpstream(in)
 		}
 	}
 	t.resetTime()
@@ -88,14 +95,19 @@ func (t *Task) startTime() {
 func (t *Task) resetTime() {
 	t.streamTime = t.point.StreamTime
 	for _, in := range t.inputs {
-		if in != nil {
-			in.busy()
+		if in == nil {
+			continue
+		}
+		in.busy()
+		if in.upstream != nil {
+			in.upstream.look()
 		}
 	}
 	t.ticked = time.Time{}
-	if len(t.timed) == 0 {
+	if !t.keeps {
 		return
 	}
+	t.tells.said, t.tells.saying, t.tells.idle, t.tells.due = told{}, told{}, false, false
 	t.watermark = t.fired.time()
 	for _, x := range t.timed {
 		x.Reset(topology.Moment{Watermark: t.watermark})
@@ -137,10 +149,14 @@ func (t *Task) observe(in *input, now time.Time) {
 		t.streamTime = at
 		t.advanceIDs()
 	}
-	if len(t.timed) == 0 {
+	if !t.keeps {
 		return
 	}
 	in.busy()
+	if in.upstream != nil {
+		t.hearRecord(in, in.head())
+		return
+	}
 	if m, ok := window.Of(at); ok && m > in.newest.time() {
 		in.newest.set(m)
 	}
@@ -155,7 +171,7 @@ func (t *Task) tick(now time.Time) {
 	}
 	t.ticked = now
 	t.wait(passed)
-	if len(t.timed) == 0 {
+	if !t.keeps {
 		return
 	}
 	for _, in := range t.inputs {
@@ -164,6 +180,7 @@ func (t *Task) tick(now time.Time) {
 		}
 	}
 	t.moveWatermark()
+	_, t.tells.due = t.news(now)
 }
 
 // moveWatermark finds the watermark from what is known of the inputs.
@@ -173,18 +190,14 @@ func (t *Task) moveWatermark() {
 		if in == nil {
 			continue
 		}
-		src := &t.cfg.sub.Sources[in.source]
-		at := in.newest.time()
-		if src.Idleness >= 0 && in.idle >= src.Idleness {
-			if at != window.NoTime {
-				ahead = max(ahead, at.Add(in.idle-src.Idleness-src.OutOfOrderness))
-			}
-			continue
+		at, idle := in.reach(&t.cfg.sub.Sources[in.source])
+		if idle < 0 {
+			active, lowest = true, min(lowest, at)
+		} else if at >= window.MinMillis {
+			ahead = max(ahead, at.Add(idle))
 		}
-		active = true
-		lowest = min(lowest, at.Add(-src.OutOfOrderness))
 	}
-	if !active {
+	if t.tells.idle = !active; !active {
 		lowest = ahead
 	}
 	t.watermark = max(t.watermark, lowest)
@@ -193,7 +206,7 @@ func (t *Task) moveWatermark() {
 // fire lets the operators do what is due, at most limit pieces. What is left is done by the next call. An error means that
 // an operator's policy is to stop.
 func (t *Task) fire(now time.Time, limit int) (n int, err error) {
-	if len(t.timed) == 0 {
+	if !t.keeps {
 		return 0, nil
 	}
 	moment := topology.Moment{Watermark: t.watermark, Wall: now}

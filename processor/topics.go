@@ -64,7 +64,28 @@ func buildPlan(ctx context.Context, c broker.Cluster, topo *topology.Topology, c
 	for _, s := range subs {
 		plans = append(plans, planOf(topo, s, have, cfg))
 	}
+	countUpstreams(plans)
 	return plans, nil
+}
+
+// countUpstreams finds how many tasks tell their time in each input.
+func countUpstreams(plans []*subPlan) {
+	writers := map[string]int32{} // by what stands in Sink.Topic
+	for _, p := range plans {
+		for _, k := range p.sub.Sinks {
+			if k.Marks {
+				writers[k.Topic] = p.tasks
+			}
+		}
+	}
+	for _, p := range plans {
+		p.upstreams = make([]int32, len(p.sub.Sources))
+		for i, src := range p.sub.Sources {
+			if src.Marks {
+				p.upstreams[i] = writers[src.Topic]
+			}
+		}
+	}
 }
 
 // userTopics describes the topics that are not ours. All that are missing are named at once.

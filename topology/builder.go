@@ -67,6 +67,8 @@ type node struct {
 	// lag is how far the records that it hands on may be behind the watermark without being late: the grace of the
 	// windows before it, which hold records back.
 	lag time.Duration
+	// byTime says that it acts when event time passes.
+	byTime bool
 
 	// with are the operators that keep what this one looks into: they are in its sub-topology, without an edge.
 	with []*node

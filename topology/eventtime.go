@@ -25,8 +25,9 @@ func TimestampHeader(key string) SourceSetting {
 }
 
 // OutOfOrderness is how much later than the newest record of the input another one may come without being late: the
-// watermark stays that far behind. Default 0; a repartition topic has what the inputs that lead to it have. It
-// delays all windows of the task; the grace of a window is for that window alone. (Flink: forBoundedOutOfOrderness.)
+// watermark stays that far behind. Default 0. It delays all windows of the task; the grace of a window is for that window
+// alone. Given to a KeyBy it is how far to stay behind what the tasks before it tell, which stay behind their inputs
+// already. (Flink: forBoundedOutOfOrderness.)
 func OutOfOrderness(d time.Duration) TimeOption {
 	return TimeOption{func(o *options) { o.outOfOrderness = &d }}
 }
@@ -34,7 +35,8 @@ func OutOfOrderness(d time.Duration) TimeOption {
 // WithIdleness is how long an input partition may have nothing to read before it no longer holds up the event time of
 // its task. If all of them are idle, time goes on by itself, as fast as the host's clock: so that windows are closed
 // also if no record comes any more. Default 30 s; at least 1 ms; negative: never, then an input without records holds the
-// others up and time stops with them. A repartition topic has the longest of the inputs that lead to it. (Flink: withIdleness.)
+// others up and time stops with them. (Flink: withIdleness.) A repartition topic holds nobody up once all tasks that write there are
+// idle; given to a KeyBy, also if nothing has come for so long, whatever they are.
 //
 // An input is idle only while all of it that is committed was read, and only time in which the task runs counts: a
 // backlog, a restore or a pause make none idle.

@@ -162,6 +162,7 @@ func newAggregate[K, V, G, A, R any](in Grouped[K, V, G], name string, a aggrega
 	}
 	keyed := w.windows.Kind() == window.KindSession || w.windows.Kind() == window.KindSliding
 	b.require(!keyed || a.merge != nil || n.opts.merge != nil, n, "window", "sessions and sliding windows put values together: say how, with MergeWith")
+	n.byTime = true
 	before := n.lag
 	if n.opts.emit == emitClose {
 		n.lag += w.windows.GracePeriod()

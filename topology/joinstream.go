@@ -74,6 +74,7 @@ func (j *streamJoin[K, L, R, V]) add(left *Stream[K, L], right *Stream[K, R], na
 	b.require(right.values != nil, r, "serde", "has no serde for the values, which wait in a store: give it with WithValues")
 	b.requireKeyed(l, left.rekeyed)
 	b.requireKeyed(r, right.rekeyed)
+	n.byTime = true
 	before := n.lag
 	grace, reachLeft, reachRight := j.windows.GracePeriod(), j.windows.after, j.windows.before
 	if j.leftAlone {

@@ -146,6 +146,9 @@ func (w *writer[K, V]) write(r *record.Record[K, V], p record.Partition) error {
 		b = r.Identity.AppendID(b)
 		out.Headers = w.withID(r.Headers, b[valueEnd:len(b):len(b)])
 	}
+	if w.header == internalIDHeader && key == nil && value == nil {
+		out.Headers = w.c.withoutHeader(out.Headers, record.MarkHeader) // not to be taken for a mark
+	}
 	// Only now: an append may have moved the bytes.
 	if key != nil {
 		out.Key = b[:keyEnd:keyEnd]

@@ -55,6 +55,12 @@ type Source struct {
 	OutOfOrderness time.Duration
 	// Idleness is after how long without a record the input no longer holds up the task's time; negative: never.
 	Idleness time.Duration
+	// Marks is set for internal topics in which the tasks that write tell their event time (record.Mark): then that is
+	// what counts, and not the records'. MarkDelay is how far the watermark stays behind it, and MarkIdleness after how long
+	// without anything the input holds nobody up, however the writers are; negative, as without an option: never.
+	Marks        bool
+	MarkDelay    time.Duration
+	MarkIdleness time.Duration
 }
 
 // Sink is an output topic.
@@ -65,6 +71,9 @@ type Sink struct {
 	External bool   // as in Source
 	// Partitions is the number of partitions of an internal topic; 0: the largest of the sub-topology's inputs.
 	Partitions int32
+	// Marks is as in Source. Lag is how far the records that come here may be behind the watermark without being late.
+	Marks bool
+	Lag   time.Duration
 }
 
 // JoinSpec is a join: partition p of all its inputs must hold the same keys.

@@ -156,6 +156,7 @@ func (b *Builder) Build() (*Topology, error) {
 		return nil, joinProblems(problems)
 	}
 	inheritTime(t.parts)
+	markTime(t.parts)
 	elide(t.nodes)
 	for i, part := range t.parts {
 		t.subs = append(t.subs, newSubtopology(i, part))

@@ -34,9 +34,10 @@ type tryTask struct {
 	sub        *topology.Subtopology
 	chain      *topology.Chain
 	memory     *tryMemory
-	newest     []window.Millis // by source
+	newest     []window.Millis // by source; of one with marks: what was told
 	began      window.Millis   // the time of the first record
 	watermark  window.Millis
+	fired      window.Millis // the watermark up to which all that was due is done: what is told
 	streamTime time.Time
 	started    bool // it has had a record
 }
@@ -44,7 +45,7 @@ type tryTask struct {
 func newTryout(topo *topology.Topology, policy topology.Policy) (*tryout, error) {
 	x := &tryout{topo: topo, policy: policy, out: map[string][]topology.SinkRecord{}}
 	for _, s := range topo.Subtopologies() {
-		t := &tryTask{sub: s, watermark: window.NoTime, began: window.NoTime}
+		t := &tryTask{sub: s, watermark: window.NoTime, fired: window.NoTime, began: window.NoTime}
 		t.memory = newTryMemory(t)
 		for range s.Sources {
 			t.newest = append(t.newest, window.NoTime)
@@ -91,7 +92,9 @@ func (x *tryout) process(t *tryTask, source int, r broker.Record) error {
 		t.streamTime, t.started = at, true
 	}
 	if ms, ok := window.Of(at); ok {
-		t.newest[source] = max(t.newest[source], ms)
+		if !src.Marks {
+			t.newest[source] = max(t.newest[source], ms)
+		}
 		if t.began == window.NoTime {
 			t.began = ms
 		}
@@ -104,7 +107,41 @@ func (x *tryout) process(t *tryTask, source int, r broker.Record) error {
 		m.undo()
 		return x.failed(err, r.Key, r.Value)
 	}
-	return x.deliver(t)
+	if err := x.deliver(t); err != nil {
+		return err
+	}
+	return x.tell(t)
+}
+
+// tell lets the tasks behind know how far the task has come, as marks do.
+func (x *tryout) tell(t *tryTask) error {
+	for _, s := range t.sub.Sinks {
+		for _, behind := range x.told(t, s) {
+			if err := x.advance(behind, behind.lowest()); err != nil {
+				return err
+			}
+			if err := x.tell(behind); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// told notes what a task tells in a topic, and returns who has heard it.
+func (x *tryout) told(t *tryTask, s topology.Sink) (behind []*tryTask) {
+	if !s.Marks || t.fired == window.NoTime {
+		return nil
+	}
+	for _, b := range x.tasks {
+		for i, src := range b.sub.Sources {
+			if src.Marks && src.Topic == s.Topic {
+				b.newest[i] = max(b.newest[i], t.fired.Add(-s.Lag))
+				behind = append(behind, b)
+			}
+		}
+	}
+	return behind
 }
 
 // lowest is how far all inputs have come. Between two records as much time passes as their timestamps are apart: an input that
@@ -117,6 +154,10 @@ func (t *tryTask) lowest() window.Millis {
 	lowest := window.MaxMillis
 	for i, newest := range t.newest {
 		src := &t.sub.Sources[i]
+		if src.Marks {
+			lowest = min(lowest, newest.Add(-src.MarkDelay))
+			continue
+		}
 		if src.Idleness >= 0 && max(newest, t.began).Add(src.Idleness) <= now {
 			continue
 		}
@@ -167,6 +208,7 @@ func (x *tryout) advance(t *tryTask, to window.Millis) error {
 			}
 		}
 	}
+	t.fired = to
 	return nil
 }
 
@@ -195,6 +237,7 @@ func (x *tryout) deliver(t *tryTask) error {
 			x.out[topic] = append(x.out[topic], e.SinkRecord)
 			continue
 		}
+		x.told(t, s)
 		if err := x.send(topic, broker.Record{Key: e.Key, Value: e.Value, Headers: e.Headers, Timestamp: e.Timestamp}); err != nil {
 			return err
 		}

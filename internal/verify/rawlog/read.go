@@ -37,6 +37,29 @@ func (r *Record) Header(key string) (value []byte, ok bool) {
 	return nil, false
 }
 
+// IsMark says whether a record of a repartition topic is a mark of event time (docs/format.md) and not one that an operator
+// wrote: it has neither key nor value, no other header, and says that it is alone.
+func (r *Record) IsMark() bool {
+	if r.Key != nil || r.Value != nil || len(r.Headers) != 1 || r.Headers[0].Key != MarkHeader {
+		return false
+	}
+	v := r.Headers[0].Value
+	return len(v) > 1 && v[1]&markAlone != 0
+}
+
+// MarkHeader is the header of a mark, and the last one of a record that says the time of its writer.
+const MarkHeader = "streamd-time"
+
+const markAlone = 2 // flag: nothing but the mark
+
+// WithoutMark returns the headers of a record of a repartition topic as its operator wrote them.
+func (r *Record) WithoutMark() []Header {
+	if n := len(r.Headers) - 1; n >= 0 && r.Headers[n].Key == MarkHeader {
+		return r.Headers[:n]
+	}
+	return r.Headers
+}
+
 // Where returns "topic/partition@offset".
 func (r *Record) Where() string { return At(r.Partition, r.Offset) }
 
