@@ -65,7 +65,7 @@ func values(t *testing.T, s *suite) {
 
 func (s *suite) same(t *testing.T, table sink.Table, want [][]string) {
 	t.Helper()
-	got, err := s.Rows(t.Context(), table)
+	got, err := s.look(t.Context(), table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +100,7 @@ func largeBatch(t *testing.T, s *suite) {
 				return
 			default:
 			}
-			seen, err := s.Rows(t.Context(), table)
+			seen, err := s.look(t.Context(), table)
 			if err != nil || len(seen)%rows != 0 {
 				done <- fmt.Errorf("a reader saw %d rows, %w", len(seen), err)
 				return
@@ -135,7 +135,7 @@ func upsert(t *testing.T, s *suite) {
 	row := func(a string, b int64) sink.Row { return sink.Row{Values: []any{a, b}} }
 	write(t, w, sink.Batch{Rows: []sink.Row{row("x", 1), row("x", 1), row("x", 11), row("x1", 1)}, Next: 4})
 	write(t, w, sink.Batch{Rows: []sink.Row{row("x", 1), {Values: []any{"x1", int64(1)}, Delete: true}}, First: 4, Next: 6})
-	rows, err := s.Rows(t.Context(), all)
+	rows, err := s.look(t.Context(), all)
 	if err != nil || len(rows) != 2 {
 		t.Errorf("a table that is all key: %v, %v", rows, err)
 	}
@@ -261,7 +261,7 @@ func narrow(t *testing.T, s *suite) {
 		}
 	}
 	write(t, w, many(1, 7, "12.3400"))
-	rows, err := s.Rows(t.Context(), table)
+	rows, err := s.look(t.Context(), table)
 	if err != nil || len(rows) != 1 || rows[0][0] != "7" || !strings.HasPrefix(rows[0][1], "12.34") {
 		t.Errorf("rows %v, %v", rows, err)
 	}
@@ -284,7 +284,7 @@ func decimalKeys(t *testing.T, s *suite) {
 	case err != nil:
 		t.Fatalf("two spellings of one key: %v, want none or a RowError that leaves the row open", err)
 	}
-	rows, err := s.Rows(t.Context(), table)
+	rows, err := s.look(t.Context(), table)
 	if err != nil || len(rows) != 1 || rows[0][1] != "b" {
 		t.Errorf("rows %v, %v", rows, err)
 	}

@@ -206,10 +206,20 @@ func batch(first, next record.Offset, text string) sink.Batch {
 	return b
 }
 
+// look reads a table. Who looks has a pool of connections too, to a server that may have been killed meanwhile: it tries again.
+func (s *suite) look(ctx context.Context, table sink.Table) (rows [][]string, err error) {
+	for deadline := time.Now().Add(time.Minute); ; {
+		if rows, err = s.Rows(ctx, table); err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			return rows, err
+		}
+		time.Sleep(50 * time.Millisecond) // between two tries
+	}
+}
+
 // holds fails unless the table has exactly the rows (n, text of n) for 0 <= n < count.
 func (s *suite) holds(t *testing.T, table sink.Table, count int, text func(n int) string) {
 	t.Helper()
-	rows, err := s.Rows(t.Context(), table)
+	rows, err := s.look(t.Context(), table)
 	if err != nil {
 		t.Fatal(err)
 	}
