@@ -183,8 +183,9 @@ var never = []string{
 	`sum(streamd_dedup_checked_records_total) != sum(streamd_dedup_duplicates_total) + sum(streamd_operator_records_out_total{operator="unique"})`,
 	`sum(streamd_dedup_bloom_lookups_total) > sum(streamd_dedup_checked_records_total) - sum(streamd_dedup_duplicates_total{seen="open_transaction"})`,
 	`sum(streamd_consumed_records_total{topic=~".*raw"}) != sum(streamd_operator_records_in_total{operator="unique"})`,
-	`resets(streamd_dedup_duplicates_total[5m]) > 0`, // the counters of records survive the kill
-	`resets(streamd_consumed_records_total[5m]) > 0`,
+	// The counters of records survive the kill. A scrape while tasks are being restored may lack theirs, but not for long.
+	`max_over_time(streamd_dedup_duplicates_total[5m]) > streamd_dedup_duplicates_total`,
+	`max_over_time(streamd_consumed_records_total[5m]) > streamd_consumed_records_total`,
 	`count by (pipeline) (streamd_pipeline_state == 1) != 1`,
 	`scrape_samples_scraped > 2000`,
 }
