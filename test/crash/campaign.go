@@ -348,8 +348,20 @@ func (m *Campaign) awaitIdle(ctx context.Context) error {
 	})
 }
 
-// checkMetrics: the counters are part of the committed state, so that their sum is exact after any faults (C10).
+// checkMetrics: the counters are part of the committed state, so that their sum is exact after any faults (C10). A last
+// rebalance may come between the looks: the counters of a task on its way are nobody's for a moment, so it looks again.
 func (m *Campaign) checkMetrics(ctx context.Context, want Expectation) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return poll(ctx, func() (string, error) {
+		if err := m.compareMetrics(ctx, want); err != nil {
+			return err.Error(), nil
+		}
+		return "", nil
+	})
+}
+
+func (m *Campaign) compareMetrics(ctx context.Context, want Expectation) error {
 	var errs []error
 	for _, c := range []struct {
 		name string
