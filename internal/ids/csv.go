@@ -3,6 +3,7 @@ package ids
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/csv"
 	"encoding/hex"
 	"errors"
@@ -23,6 +24,8 @@ const (
 	exportPartition = "partition-of-"
 	// maxLine bounds one line of a file: a quote that is never closed would take all of it.
 	maxLine = 1 << 20
+	// byteOrderMark is what spreadsheets put before the first column.
+	byteOrderMark = "\ufeff"
 )
 
 // csvSource is a file with an ID in each line, or what an export has written.
@@ -55,7 +58,8 @@ func (l *lineLimit) Read(b []byte) (int, error) {
 }
 
 func openCSV(name string, c SourceConfig) (*csvSource, error) {
-	s := &csvSource{file: io.NopCloser(c.Stdin), key: -1, print: fingerprintOf("csv", "standard input")}
+	// Nothing tells whether standard input is what it was the last time: it is never gone on with.
+	s := &csvSource{file: io.NopCloser(c.Stdin), key: -1, print: fingerprintOf("csv", "standard input", rand.Text())}
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
@@ -72,7 +76,7 @@ func openCSV(name string, c SourceConfig) (*csvSource, error) {
 	return s, nil
 }
 
-// look takes the fingerprint, of the file's size and beginning and of what is read of it, and guesses the number of lines.
+// look takes the fingerprint, of the file's size, time and beginning and of what is read of it, and guesses the number of lines.
 func (s *csvSource) look(f *os.File, c SourceConfig) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -87,7 +91,7 @@ func (s *csvSource) look(f *os.File, c SourceConfig) error {
 	if lines := strings.Count(string(head), "\n"); lines > 0 {
 		s.all = uint64(info.Size()) * uint64(lines) / uint64(n)
 	}
-	s.print = fingerprintOf("csv", strconv.FormatInt(info.Size(), 10), strconv.Quote(string(head)), strconv.Quote(strings.Join(c.IDColumns, ",")), strconv.Quote(c.KeyColumn))
+	s.print = fingerprintOf("csv", strconv.FormatInt(info.Size(), 10), strconv.FormatInt(info.ModTime().UnixNano(), 10), strconv.Quote(string(head)), strconv.Quote(strings.Join(c.IDColumns, ",")), strconv.Quote(c.KeyColumn))
 	_, err = f.Seek(0, io.SeekStart)
 	return err
 }
@@ -95,11 +99,16 @@ func (s *csvSource) look(f *os.File, c SourceConfig) error {
 // begin reads the first line and finds the columns.
 func (s *csvSource) begin(c SourceConfig) error {
 	s.limit = &lineLimit{Reader: s.file}
-	s.csv = csv.NewReader(bufio.NewReaderSize(s.limit, 1<<16))
-	s.csv.FieldsPerRecord, s.csv.ReuseRecord, s.csv.LazyQuotes = -1, true, true
+	text := bufio.NewReaderSize(s.limit, 1<<16)
+	if mark, _ := text.Peek(len(byteOrderMark)); string(mark) == byteOrderMark {
+		_, _ = text.Discard(len(byteOrderMark)) // it is buffered
+	}
+	s.csv = csv.NewReader(text)
+	// No lazy quotes: one that is not closed would silently take the lines behind it into one ID.
+	s.csv.FieldsPerRecord, s.csv.ReuseRecord = -1, true
 	first, err := s.csv.Read()
 	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("the file of IDs: %w", err)
+		return unreadable(err)
 	}
 	if len(first) == 2 && first[0] == exportHash && strings.HasPrefix(first[1], exportPartition) {
 		n, err := strconv.ParseInt(strings.TrimPrefix(first[1], exportPartition), 10, 32)
@@ -143,6 +152,15 @@ func (s *csvSource) begin(c SourceConfig) error {
 	return nil
 }
 
+// unreadable is the error of a line that cannot be read.
+func unreadable(err error) error {
+	var quotes *csv.ParseError
+	if errors.As(err, &quotes) {
+		return fmt.Errorf("%w: the file of IDs: %w (an ID with a quote in it is written \"a\"\"b\")", daemon.ErrConfig, err)
+	}
+	return fmt.Errorf("the file of IDs: %w", err)
+}
+
 func (s *csvSource) fingerprint() string { return s.print }
 
 func (s *csvSource) resume(ctx context.Context, at position) error {
@@ -170,7 +188,7 @@ func (s *csvSource) read() ([]string, error) {
 			if errors.Is(err, io.EOF) {
 				return nil, err
 			}
-			return nil, fmt.Errorf("the file of IDs: %w", err)
+			return nil, unreadable(err)
 		}
 	}
 	s.rows++

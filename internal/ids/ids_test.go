@@ -260,3 +260,80 @@ func TestCSVEntries(t *testing.T) {
 		t.Error("an export of x tasks is taken")
 	}
 }
+
+// Another content is another source, whatever is the same: what is said to be imported is there.
+func TestOtherContent(t *testing.T) {
+	t.Parallel()
+	p := start(t, "stream")
+	name := filepath.Join(t.TempDir(), "seen.csv")
+	in := func(from, content string, at time.Time) *Report {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r, err := Import(t.Context(), ImportConfig{Pipeline: p, At: at, Source: SourceConfig{From: from, Stdin: strings.NewReader(content)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	has := func(id string) {
+		t.Helper()
+		if len(exportOf(t, p)[record.ID(id).Hash()]) == 0 {
+			t.Errorf("ID %q was not imported", id)
+		}
+	}
+	in("csv:-", "a1\n", time.Time{})
+	in("csv:-", "a2\n", time.Time{})
+	has("a2")
+	same := strings.Repeat("same\n", 20_000)
+	in("csv:"+name, same+"a3\n", time.Time{})
+	in("csv:"+name, same+"a4\n", time.Time{})
+	has("a4")
+	in("csv:"+name, "\ufeffa5\n", time.Time{})
+	has("a5")
+	old := time.Now().Add(-time.Hour)
+	if in("csv:-", "a6\n", old).Done || in("csv:-", "a6\n", time.Now()).Done {
+		t.Error("the same IDs at another time were not imported")
+	}
+	// A topic that has got more since.
+	topic := func() *Report {
+		t.Helper()
+		r, err := Import(t.Context(), ImportConfig{Pipeline: p, Source: SourceConfig{From: "topic:bills.unique", TopicID: "value"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	topic()
+	if !topic().Done {
+		t.Error("a topic without anything new was imported again")
+	}
+	put(t, p, "a7")
+	topic()
+	has("a7")
+	// A quote that is not closed takes the lines behind it.
+	_, err := Import(t.Context(), ImportConfig{Pipeline: p, Source: SourceConfig{From: "csv:-", Stdin: strings.NewReader("b1\n\"b2\nb3\n")}, SkipInvalid: true})
+	if !errors.Is(err, daemon.ErrConfig) {
+		t.Errorf("a quote that is not closed: %v", err)
+	}
+}
+
+// put writes a record.
+func put(t *testing.T, p *pipeline.Pipeline, value string) {
+	t.Helper()
+	c, err := daemon.OpenCluster(t.Context(), p.Kafka)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	w := c.NewProducer(broker.ProducerConfig{TransactionalID: "put"})
+	defer w.Close()
+	if err := w.Init(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Add(broker.Output{TopicPartition: record.TopicPartition{Topic: "bills.unique"}, Timestamp: time.Now(), Value: []byte(value)})
+	if _, _, err := w.Commit(t.Context(), broker.GroupMeta{Generation: -1}, nil); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -55,8 +56,8 @@ type Report struct {
 	// Resumed says that an earlier run was gone on with, Done that one had imported all.
 	Resumed bool `json:"resumed"`
 	Done    bool `json:"done_before"`
-	// Until is up to when the IDs are remembered, in stream time.
-	Until time.Time `json:"remembered_until"`
+	// Until is up to when the IDs are remembered, in stream time; not known if an earlier run has imported them.
+	Until time.Time `json:"remembered_until,omitzero"`
 }
 
 // importer is one run.
@@ -72,6 +73,7 @@ type importer struct {
 	prefix   string // of counters
 	limit    int    // pending IDs of one task
 	at       time.Time
+	asked    string // at, if it was given: IDs are remembered from then on, so that it makes another import
 	p        Progress
 	report   Report
 	room     []record.Partition
@@ -82,8 +84,11 @@ type importer struct {
 // on. Errors: daemon.ErrInUse while the pipeline runs.
 func Import(ctx context.Context, cfg ImportConfig) (*Report, error) {
 	now := time.Now()
+	asked := ""
 	if cfg.At.IsZero() {
 		cfg.At = now
+	} else {
+		asked = strconv.FormatInt(cfg.At.UnixNano(), 10)
 	}
 	if cfg.At.After(now.Add(maxAhead)) {
 		return nil, daemon.Usagef("--at %s lies in the future", cfg.At.Format(time.RFC3339))
@@ -95,7 +100,7 @@ func Import(ctx context.Context, cfg ImportConfig) (*Report, error) {
 	if err := stopped(ctx, cfg.Pipeline.Kafka, topo.Name()); err != nil {
 		return nil, err
 	}
-	m := &importer{cfg: cfg, at: cfg.At}
+	m := &importer{cfg: cfg, at: cfg.At, asked: asked}
 	if m.cluster, err = daemon.OpenCluster(ctx, cfg.Pipeline.Kafka); err != nil {
 		return nil, err
 	}
@@ -171,7 +176,7 @@ func (m *importer) place() (Placing, error) {
 func (m *importer) run(ctx context.Context) (*Report, error) {
 	spec := m.step.spec
 	m.report = Report{Pipeline: m.cfg.Pipeline.Name, Step: spec.Name, Placing: m.placing, Tasks: m.step.Topic.Partitions}
-	m.prefix = "ids-import/" + m.src.fingerprint() + "/" + string(m.placing) + "/"
+	m.prefix = "ids-import/" + fingerprintOf(m.src.fingerprint(), "at "+m.asked) + "/" + string(m.placing) + "/"
 	// What Kafka takes in one record, less what a portion may bring in beyond the limit.
 	message := m.step.Topic.MaxMessageBytes
 	if message == 0 {
@@ -193,12 +198,9 @@ func (m *importer) run(ctx context.Context) (*Report, error) {
 		}
 		t.index.Advance(t.point.StreamTime)
 	}
-	m.report.Until = until.Add(spec.Config.Retention)
 	from, done := m.progress()
-	if m.report.Done = done; done {
-		return &m.report, nil
-	}
-	m.report.Resumed = from != nil
+	m.report.Resumed = from != nil && !done
+	// Also one that was read to its end is gone on with: topics and Redis may have got more since. Redis is walked anew then.
 	if err := m.src.resume(ctx, from); err != nil {
 		return nil, err
 	}
@@ -217,10 +219,13 @@ func (m *importer) run(ctx context.Context) (*Report, error) {
 			}
 		}
 	}
+	if m.report.Done = done && m.p.Read == 0; m.report.Done {
+		return &m.report, nil
+	}
 	if err := m.commit(ctx, true); err != nil {
 		return nil, err
 	}
-	m.report.Progress = m.p
+	m.report.Progress, m.report.Until = m.p, until.Add(spec.Config.Retention)
 	return &m.report, nil
 }
 
