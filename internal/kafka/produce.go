@@ -71,15 +71,15 @@ func (p *producer) produce(ctx context.Context) error {
 		}
 		if len(refresh) > 0 || len(legs) == 0 {
 			if sleep(ctx, backoff(n, time.Millisecond, 50*time.Millisecond)) != nil {
-				return p.unfinished(ctx)
+				return unfinished(ctx, p.touched)
 			}
 		}
 	}
 }
 
-// unfinished is the error of a deadline: that of the partition which is not through.
-func (p *producer) unfinished(ctx context.Context) error {
-	for _, part := range p.touched {
+// unfinished is the error of a deadline: that of the first of these partitions which is not through.
+func unfinished(ctx context.Context, parts []*outPart) error {
+	for _, part := range parts {
 		if part.sent < len(part.batches) {
 			return &broker.Error{
 				Op: string(reqProduce), Where: part.tp.String(), Kind: broker.ErrUnreachable,
@@ -129,7 +129,7 @@ func (p *producer) legs(ctx context.Context, refresh []string) ([]*leg, error) {
 			return legs, nil
 		}
 		if sleep(ctx, backoff(n, time.Millisecond, 50*time.Millisecond)) != nil {
-			return nil, p.unfinished(ctx)
+			return nil, unfinished(ctx, p.touched)
 		}
 		p.c.refresh(ctx, missing)
 	}
@@ -214,7 +214,7 @@ func (p *producer) runLeg(ctx context.Context, l *leg, to *link, buf []byte) ([]
 			continue
 		}
 		if sleep(ctx, backoff(n, time.Millisecond, 50*time.Millisecond)) != nil {
-			return buf, p.unfinished(ctx)
+			return buf, unfinished(ctx, l.todo) // the partitions of the other legs are theirs
 		}
 		n++
 	}
