@@ -12,13 +12,14 @@ import (
 
 func (c *cli) initCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "init [dedup|totals|windows]",
+		Use:   "init [dedup|totals|windows|enrich]",
 		Short: "Print a commented pipeline file to begin with",
 		Long: `Print a pipeline file with comments and tests, to begin with.
 
   streamd init > pipeline.yaml             dedup: each record of a topic once
   streamd init totals > pipeline.yaml      totals per account, exact
   streamd init windows > pipeline.yaml     counts per page and minute
+  streamd init enrich > pipeline.yaml      a join with a table, and reminders by timer
   streamd validate pipeline.yaml && streamd test pipeline.yaml && streamd run pipeline.yaml`,
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: daemon.Templates(),
