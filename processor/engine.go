@@ -57,6 +57,7 @@ type subPlan struct {
 	tasks      int32 // one for each partition of its widest input
 	inputs     []broker.Topic
 	upstreams  []int32 // as in taskConfig
+	forgetful  map[string]bool
 	sinks      []sinkTarget
 	idLog      broker.Topic
 	stores     []broker.Topic // in the order of sub.Stores
@@ -93,7 +94,7 @@ func (p *subPlan) changelogs(n record.Partition) []record.ChangelogPosition {
 
 // taskConfig is the configuration of the task of partition n.
 func (p *subPlan) taskConfig(e *engine, n record.Partition) taskConfig {
-	c := taskConfig{sub: p.sub, partition: n, clusterID: e.clusterID, inputs: p.taskInputs(n), upstreams: p.upstreams, sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}, meters: map[string]*idMeter{}}
+	c := taskConfig{sub: p.sub, partition: n, clusterID: e.clusterID, inputs: p.taskInputs(n), upstreams: p.upstreams, forgetful: p.forgetful, sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}, meters: map[string]*idMeter{}}
 	for _, t := range p.inputs {
 		c.inputIDs = append(c.inputIDs, t.ID)
 	}

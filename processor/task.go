@@ -46,6 +46,7 @@ type taskConfig struct {
 	inputs     []record.TopicPartition // this task's, by source; empty topic: no such partition
 	inputIDs   []string                // topic UUIDs, by source
 	upstreams  []int32                 // how many tasks write it, by source; 0: not known, or they tell no time
+	forgetful  map[string]bool         // Sink.Topic of those whose readers have no state
 	clusterID  string                  // of the Kafka cluster
 	sinks      []sinkTarget            // by sink
 	idLog      string                  // topic of ID blocks and commit records

@@ -27,11 +27,14 @@ const (
 	// writes no more than 200 of them a second, into however many partitions.
 	markPace = 100 * time.Millisecond
 	markCost = 5 * time.Millisecond
+	// markAgain is how often an idle task says so again to readers without state, which know nothing after a restart.
+	markAgain = 10 * time.Second
 )
 
 // telling is the writing side: what a task says of its event time.
 type telling struct {
 	sinks []int // of repartition topics whose readers go by marks; none: nothing is told
+	again []int // those whose readers have no state
 	pace  time.Duration
 	idle  bool // all inputs are
 	due   bool // something is to be said, also if nothing else is to be committed
@@ -57,6 +60,9 @@ func (t *Task) startTelling() {
 	for i, k := range t.cfg.sub.Sinks {
 		if k.Marks {
 			t.tells.sinks = append(t.tells.sinks, i)
+			if t.cfg.forgetful[k.Topic] {
+				t.tells.again = append(t.tells.again, i)
+			}
 			partitions += int(t.cfg.sinks[i].partitions)
 		}
 	}
@@ -73,8 +79,13 @@ func (t *Task) news(now time.Time) (some, worth bool) {
 		return true, x.idle // that it has begun will be told with its first records
 	case x.idle != x.said.idle:
 		return true, true
+	case x.idle && x.value.known: // the records of this transaction say that it is not
+		return true, true
+	case x.idle:
+		late := len(x.again) > 0 && now.Sub(x.at) >= markAgain
+		return late, late
 	}
-	later := !x.idle && t.fired.time() > x.said.watermark && now.Sub(x.at) >= x.pace
+	later := t.fired.time() > x.said.watermark && now.Sub(x.at) >= x.pace
 	return later, later
 }
 
@@ -83,9 +94,13 @@ func (t *Task) tell(now time.Time) {
 	if some, _ := t.news(now); !some {
 		return
 	}
+	sinks := t.tells.sinks
+	if x := &t.tells; x.idle && x.said.idle && !x.value.known {
+		sinks = x.again // the others have not forgotten
+	}
 	t.tells.saying = told{known: true, idle: t.tells.idle, watermark: t.fired.time()}
 	t.tells.at = now
-	for _, i := range t.tells.sinks {
+	for _, i := range sinks {
 		at := t.toldTo(i)
 		h := record.Mark{Task: t.cfg.partition, Watermark: int64(at), Idle: t.tells.idle}.Headers()
 		// A task with several inputs takes them in the order of time: a mark comes when it is the time that it tells.
@@ -161,11 +176,15 @@ func (u *upstream) look() {
 	}
 }
 
-// hear takes over a mark. Time never goes back: a task without state begins anew after a restart.
+// hear takes over a mark. Time never goes back: a task without state begins anew after a restart. A task that the plan does not
+// have is none to wait for: an earlier version of the topology, with more of them, has left what it said.
 func (u *upstream) hear(m record.Mark) error {
+	if int(m.Task) >= len(u.clocks) {
+		return nil
+	}
 	at := window.Millis(m.Watermark)
-	if int(m.Task) >= len(u.clocks) || at < window.NoTime || at > window.MaxMillis {
-		return fmt.Errorf("a mark of task %d at %d ms, of %d tasks", m.Task, m.Watermark, len(u.clocks))
+	if at < window.NoTime || at > window.MaxMillis {
+		return fmt.Errorf("a mark of task %d at %d ms", m.Task, m.Watermark)
 	}
 	c := clock{u.clocks[m.Task]}
 	before := *c.cell

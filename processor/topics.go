@@ -68,8 +68,9 @@ func buildPlan(ctx context.Context, c broker.Cluster, topo *topology.Topology, c
 	return plans, nil
 }
 
-// countUpstreams finds how many tasks tell their time in each input.
+// countUpstreams finds how many tasks tell their time in each input, and which of those who hear it keep it nowhere.
 func countUpstreams(plans []*subPlan) {
+	forgetful := map[string]bool{}
 	writers := map[string]int32{} // by what stands in Sink.Topic
 	for _, p := range plans {
 		for _, k := range p.sub.Sinks {
@@ -79,10 +80,11 @@ func countUpstreams(plans []*subPlan) {
 		}
 	}
 	for _, p := range plans {
-		p.upstreams = make([]int32, len(p.sub.Sources))
+		p.upstreams, p.forgetful = make([]int32, len(p.sub.Sources)), forgetful
 		for i, src := range p.sub.Sources {
 			if src.Marks {
 				p.upstreams[i] = writers[src.Topic]
+				forgetful[src.Topic] = !p.sub.Stateful()
 			}
 		}
 	}
