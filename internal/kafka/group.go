@@ -272,6 +272,9 @@ func (m *membership) userData() []byte {
 	if rev != nil {
 		<-rev.done
 	}
+	m.mu.Lock()
+	m.halfway = time.Time{} // this is the next round, however long the others take to come to it
+	m.mu.Unlock()
 	if m.g.UserData == nil {
 		return nil
 	}
@@ -340,13 +343,13 @@ func (m *membership) watchRounds(ctx context.Context, end context.CancelCauseFun
 }
 
 // stuckHalfway says whether the second round is overdue: other members hear of one with their heartbeat. Whoever owns nothing acts
-// first, since it has nothing to lose by it.
+// first, since it has nothing to lose by it; the others give those that let go all the time that they have.
 func (m *membership) stuckHalfway(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	patience := 2 * m.g.HeartbeatInterval
 	if len(m.owned) > 0 {
-		patience *= 2
+		patience = max(2*patience, m.g.RebalanceTimeout)
 	}
 	return !m.halfway.IsZero() && m.revoking == nil && now.Sub(m.halfway) > patience
 }

@@ -58,3 +58,24 @@ func TestKilledBetweenTwoRounds(t *testing.T) {
 		t.Errorf("the third member was disturbed: %v", leader.history)
 	}
 }
+
+// TestSlowRevokeDisturbsNobody: an owner that takes long to let a partition go costs the others nothing: they keep what they have.
+func TestSlowRevokeDisturbsNobody(t *testing.T) {
+	f := newFake(t, 1)
+	in, other := makeTopic(t, f.c, 2), makeTopic(t, f.c, 1)
+	group := func(instance, topic string) broker.GroupConfig {
+		return broker.GroupConfig{Group: "g", Instance: instance, CoPartitioned: [][]string{{topic}}, HeartbeatInterval: 50 * time.Millisecond}
+	}
+	third := joinWith(t, f.c, group("third", other), nil)
+	third.wait(t, 1)
+	a := joinWith(t, f.open(t), group("a", in), func(context.Context, []record.TopicPartition) { time.Sleep(time.Second) })
+	a.wait(t, 2)
+	b := joinWith(t, f.open(t), group("b", in), nil)
+	a.wait(t, 1)
+	b.wait(t, 1)
+	third.mu.Lock()
+	defer third.mu.Unlock()
+	if third.lost != 0 || len(third.revoked) != 0 {
+		t.Errorf("the third member was disturbed: %v", third.history)
+	}
+}
