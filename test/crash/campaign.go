@@ -110,9 +110,9 @@ type flow struct {
 }
 
 // stuckLimit is how long an output may stand still while faults go on: each of them may cost a session and a
-// transaction timeout, and members that are lost in the midst of a join the rebalance timeout of 60 s, for which the
+// transaction timeout, and members that are lost in the midst of a join the rebalance timeout, for which the
 // group waits for them. What comes after the last fault has a bound of its own.
-const stuckLimit = 100 * time.Second
+const stuckLimit = 40 * time.Second
 
 type loadResult struct {
 	want Expectation

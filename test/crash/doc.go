@@ -12,7 +12,7 @@
 // fault), while EndTxn is unanswered, or at any moment; once more in the recovery; SIGSTOP; a directory that is wiped,
 // older, damaged or another's; a disk that is full. At the end the raw topics and the files on the disks are judged by
 // package proof. These tests stand behind the build tag kills: make kills. The program under test has the race
-// detector, the fault points, and group sessions of three seconds instead of 45; nothing else of it differs from
+// detector, the fault points, and group sessions of three seconds instead of 45 and rebalances of nine instead of 60; nothing else of it differs from
 // what is shipped. STREAMD_SOAK=1 asks for the large numbers, STREAMD_FAULTS and STREAMD_PAUSES for others.
 //
 // # On a real Kafka

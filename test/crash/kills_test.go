@@ -20,11 +20,13 @@ import (
 	"github.com/streamd/streamd/test/planted"
 )
 
-// shortSession makes the group sessions of the processes as short as the fleet's brokers allow: a user has no option
-// for it. Nothing else of the program under test differs from what is shipped, but for the fault points.
-func shortSession() planted.Change {
-	return planted.Change{
-		File: "internal/kafka/group.go", Old: "g.SessionTimeout = 45 * time.Second", New: fmt.Sprintf("g.SessionTimeout = %d", SessionTimeout),
+// shortSession makes the group sessions of the processes as short as the fleet's brokers allow, and their rebalances with
+// them: a user has no option for it. Nothing else of the program under test differs from what is shipped, but for the
+// fault points.
+func shortSession() []planted.Change {
+	return []planted.Change{
+		{File: "internal/kafka/group.go", Old: "g.SessionTimeout = 45 * time.Second", New: fmt.Sprintf("g.SessionTimeout = %d", SessionTimeout)},
+		{File: "internal/kafka/group.go", Old: "g.RebalanceTimeout = 60 * time.Second", New: fmt.Sprintf("g.RebalanceTimeout = %d", 3*SessionTimeout)},
 	}
 }
 
@@ -62,7 +64,7 @@ func program(t *testing.T) string {
 func buildProgram(t *testing.T, dir string, bug planted.Bug) string {
 	t.Helper()
 	root := planted.ModuleRoot(t)
-	bug.Changes = append([]planted.Change{shortSession()}, bug.Changes...)
+	bug.Changes = append(shortSession(), bug.Changes...)
 	overlay, err := bug.Overlay(root, dir)
 	if err != nil {
 		t.Fatal(err)
