@@ -15,13 +15,17 @@
 // # What is measured
 //
 //	throughput  1,000,000 records of 16 + 100 bytes with an ID header, 5 % of them repeats, 4 partitions:
-//	            copy (w1), dedup over one hour (w2), dedup and count per key (w3)
+//	            copy (w1), dedup over one hour (w2), dedup and count per key (w3), dedup and count per key and
+//	            hour (w3-window), dedup and join with a table of the last value of each key (w4-join)
 //	latency     dedup, from the planned send to the receipt by a read_committed reader
 //	recovery    two million IDs, 5,000 records/s coming in, kill -9 and a start at once
 //
 // Kafka Streams runs with exactly_once_v2, once with its defaults and once with each tuned setting
 // that its run.sh knows; "tuned" in a table is the best of these for each line. A run whose output the
 // checker calls wrong ends the program with an error: a figure of a wrong run is no figure.
+//
+// The last two workloads are not in the peer's program: peer/bench/Operators.java is copied among its classes, takes its
+// configuration and its deduplication, and has the two topologies. w3-window is wrong if its input crosses a full hour.
 //
 // The machine should do nothing else meanwhile: "others" is the number of cores that something else used.
 package main

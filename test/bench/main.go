@@ -44,7 +44,7 @@ func main() {
 	flag.StringVar(&b.libs, "kafka-libs", os.Getenv("STREAMD_KAFKA_LIBS"), "folder of Kafka's jars (default $STREAMD_KAFKA_LIBS, which make sets)")
 	flag.IntVar(&b.reps, "reps", 3, "repetitions, interleaved")
 	parts := flag.String("parts", "throughput,latency,recovery", "what to measure")
-	workloads := flag.String("workloads", "w1,w2,w3", "workloads of the throughput part")
+	workloads := flag.String("workloads", "w1,w2,w3,w3-window,w4-join", "workloads of the throughput part")
 	flag.StringVar(&b.conf, "streamd", "", "arguments for streamdbench, as \"--conf.workers=1\"")
 	flag.StringVar(&b.work, "work", "", "folder to keep: a bench that was broken off goes on where it was (default: a temporary one)")
 	flag.DurationVar(&b.limit, "for", 0, "begin no run after this time; needs -work (default: no limit)")
@@ -138,6 +138,25 @@ func (b *bench) streamd() system { return system{"streamd", []string{"--exec=" +
 // plain is the peer with its defaults.
 func plain() system { return system{"default", []string{"--profile=default"}} }
 
+// operators has the peer's side of a workload run by our program for Kafka Streams, if its own does not have it. Options
+// of the JVM are part of the command then.
+func (b *bench) operators(workload string, s system) system {
+	if !strings.Contains(workload, "-") {
+		return s
+	}
+	command := []string{"java"}
+	var args []string
+	for _, a := range s.args {
+		if jvm, ok := strings.CutPrefix(a, "--jvm="); ok {
+			command = append(command, jvm)
+		} else {
+			args = append(args, a)
+		}
+	}
+	command = append(command, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", b.streams.classPath(), "bench.Operators")
+	return system{s.name, append(args, "--exec="+strings.Join(command, " "))}
+}
+
 // tuned are the peer's better settings, as its run.sh has them.
 func tuned(workload string) []system {
 	one := []string{"--profile=tuned", "--jvm=-Xms1g -Xmx1g -XX:+UseParallelGC", "--conf.commit.interval.ms=1000"}
@@ -148,7 +167,10 @@ func tuned(workload string) []system {
 	return all
 }
 
-var titles = map[string]string{"w1": "copy", "w2": "dedup over one hour", "w3": "dedup and count per key"}
+var titles = map[string]string{
+	"w1": "copy", "w2": "dedup over one hour", "w3": "dedup and count per key",
+	"w3-window": "dedup and count per key and hour", "w4-join": "dedup and join with a table",
+}
 
 // rounds runs every system once per repetition, so that a change of the machine's mood meets all of them. What the
 // journal has already is not run again.
@@ -186,10 +208,13 @@ func (b *bench) throughput(ctx context.Context) ([]table, error) {
 	for _, w := range b.workloads {
 		name, ok := titles[w]
 		if !ok {
-			return nil, fmt.Errorf("workload %q: want w1, w2 or w3", w)
+			return nil, fmt.Errorf("workload %q: want w1, w2, w3, w3-window or w4-join", w)
 		}
 		title := "Throughput: " + name + ", 1,000,000 records"
-		systems := append([]system{b.streamd(), plain()}, tuned(w)...)
+		systems := []system{b.streamd()}
+		for _, s := range append([]system{plain()}, tuned(w)...) {
+			systems = append(systems, b.operators(w, s))
+		}
 		all, err := b.rounds(ctx, title, b.reps, systems, "run", "--in=in", "--workload="+w, everyUpdate)
 		if err != nil {
 			return nil, err

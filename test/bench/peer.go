@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -21,6 +22,11 @@ type peer struct {
 	env []string
 	log io.Writer
 }
+
+// operatorsJava are the workloads that the peer's own program does not have. It is built with it.
+//
+//go:embed peer/bench/Operators.java
+var operatorsJava []byte
 
 // errNoPeer says what PEER expects.
 var errNoPeer = errors.New("no peer: set PEER (or -peer) to a folder with the Kafka Streams bench program, that is run.sh, " +
@@ -69,10 +75,19 @@ func preparePeer(ctx context.Context, from, scratch, libs string, log io.Writer)
 	if err != nil {
 		return nil, fmt.Errorf("copying the peer: %w", err)
 	}
+	if err := os.WriteFile(filepath.Join(p.dir, "src/main/java/bench/Operators.java"), operatorsJava, 0o600); err != nil {
+		return nil, err
+	}
 	if _, err := p.call(ctx, "build"); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// classPath is where the peer's classes are after the build.
+func (p *peer) classPath() string {
+	target := filepath.Join(p.dir, "target")
+	return filepath.Join(target, "streams-bench.jar") + string(os.PathListSeparator) + filepath.Join(target, "libs", "*")
 }
 
 // call runs run.sh with the arguments and returns the result lines of its output.

@@ -20,6 +20,7 @@ import (
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/topology"
+	"github.com/streamd/streamd/window"
 )
 
 // idHeader is the peer's.
@@ -135,10 +136,25 @@ func build(flags map[string]string, m *marks) (*topology.Topology, error) {
 		counts := topology.Aggregate(unique, "counts", serde.Int64(), count)
 		// The input's header "id" stays, as with the peer; a second one would make the outputs differ.
 		topology.To(counts, flags["out"], bytes, serde.Int64(), topology.WithoutID())
+	case "w3-window":
+		unique := topology.Dedup(in, "unique", dedup...)
+		hourly := topology.WindowedBy(unique, window.Tumbling(time.Hour).Grace(10*time.Minute))
+		counts := topology.Map(topology.Count(hourly, "counts"), withoutWindow)
+		topology.To(counts, flags["out"], bytes, serde.Int64(), topology.WithoutID())
+	case "w4-join":
+		unique := topology.Dedup(in, "unique", dedup...)
+		rows := topology.ToTable(unique, "rows", bytes)
+		joined := topology.JoinTable(unique, rows, "joined", func(_, _, row []byte) ([]byte, error) { return row, nil })
+		topology.To(joined, flags["out"], bytes, bytes, topology.WithoutID())
 	default:
-		return nil, fmt.Errorf("workload %q: want w1, w2 or w3", w)
+		return nil, fmt.Errorf("workload %q: want w1, w2, w3, w3-window or w4-join", w)
 	}
 	return b.Build()
+}
+
+// withoutWindow leaves the key alone: the peer's checker knows no windows.
+func withoutWindow(r record.Record[window.Key[[]byte], int64]) ([]byte, int64, error) {
+	return r.Key.Key, r.Value, nil
 }
 
 func count(n int64, _ record.Record[[]byte, []byte]) (int64, error) { return n + 1, nil }
