@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -114,12 +115,17 @@ func targets() []target {
 }
 
 // TestBills kills streamd and the database under load, with kill -9, while a reader polls. In the end each table is compared
-// with what was sent.
+// with what was sent. STREAMD_SOAK: 100 kills for each database, or as many as STREAMD_KILLS says; the server is killed
+// with every tenth of them.
 func TestBills(t *testing.T) {
-	kills, serverKills, limit := 20, 2, 5*time.Minute
+	kills, limit := 20, 5*time.Minute
 	if os.Getenv("STREAMD_SOAK") != "" {
-		kills, serverKills, limit = 200, 20, 40*time.Minute
+		kills, limit = 100, 40*time.Minute
 	}
+	if n, err := strconv.Atoi(os.Getenv("STREAMD_KILLS")); err == nil {
+		kills, limit = n, 40*time.Minute
+	}
+	serverKills := kills / 10
 	program := build(t)
 	for _, x := range targets() {
 		t.Run(x.name, func(t *testing.T) {
