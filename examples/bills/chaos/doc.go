@@ -6,5 +6,5 @@
 //	go run ./examples/bills/chaos -for 10m
 //	go run ./examples/bills/chaos -brokers localhost:9092 -database postgres -address postgres://localhost/bills
 //
-// Restart the broker and the database by hand meanwhile, where they are servers: nothing changes.
+// Kill the broker and the database meanwhile, where they are servers: nothing changes. TestBillsChaos of test/sinks does so.
 package main
