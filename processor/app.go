@@ -49,6 +49,7 @@ func New(topo *topology.Topology, opts ...Option) (*App, error) {
 	if err := cfg.validate(topo); err != nil {
 		return nil, err
 	}
+	cfg.taps = &tapPoint{}
 	return &App{cfg: cfg, topo: topo, stats: newStats(time.Now())}, nil
 }
 

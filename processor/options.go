@@ -63,6 +63,7 @@ type SASLConfig struct {
 }
 
 type config struct {
+	taps       *tapPoint // of the App
 	brokers    []string
 	kafka      KafkaConfig
 	stateDir   string

@@ -55,6 +55,7 @@ type taskConfig struct {
 	policy     topology.Policy         // of operators that have none of their own
 	deadLetter sinkTarget
 	meters     map[string]*idMeter // by dedup operator; none in simulations
+	taps       *tapPoint           // nil in simulations
 }
 
 // storeTarget is a state store's changelog topic.
@@ -119,6 +120,7 @@ type Task struct {
 	skipped   bool      // a position moved without a record (markers)
 	oldest    time.Time // lowest timestamp of this transaction, for the latency metric
 	errors    []RecordErrorStatus
+	tapViews  []tapView // by tap
 }
 
 // Txn is what a task wants to be committed.
@@ -306,9 +308,16 @@ func (t *Task) pick() *input {
 func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
 	t.current = record.Position{TopicPartition: in.tp, Offset: r.Offset}
 	t.begin()
+	taps := t.cfg.taps.current()
+	if taps != nil {
+		t.tapBegin(taps)
+	}
 	err := t.chain.Sources[in.source](r)
 	if err == nil {
 		err = t.tooLarge
+	}
+	if taps != nil {
+		t.tapEnd(taps, r, err, now)
 	}
 	if err == nil {
 		t.keep()

@@ -15,6 +15,9 @@ type idLog struct {
 	mark    int // savepoint of the record in hand
 	sealing bool
 
+	tapped bool        // somebody looks for an ID: note it in seen
+	seen   record.Hash // of the record in hand
+
 	meter *idMeter // nil: nothing is measured
 	n     int      // lookups, for sampling
 	ages  []time.Duration
@@ -37,6 +40,9 @@ type idMeter struct {
 
 // Check implements topology.IDLog.
 func (l *idLog) Check(h record.Hash, payload uint64, at time.Time) (dedup.Answer, error) {
+	if l.tapped {
+		l.seen = h
+	}
 	if l.meter == nil {
 		return l.index.Check(h, payload, at)
 	}

@@ -62,7 +62,7 @@ Write a pipeline file, check it, look at it, run it:
 	for id, commands := range map[string][]*cobra.Command{
 		"run":     {c.runCommand(), c.demoCommand(), c.devCommand()},
 		"write":   {c.initCommand(), c.validateCommand(), c.testCommand(), c.graphCommand(), c.explainCommand(), c.evalCommand(), c.schemaCommand()},
-		"look":    {c.statusCommand(), c.topCommand(), c.inspectCommand(), c.dlqCommand()},
+		"look":    {c.statusCommand(), c.topCommand(), c.tapCommand(), c.inspectCommand(), c.dlqCommand()},
 		"operate": {c.doctorCommand(), c.verifyCommand(), c.resetCommand(), c.leaveCommand(), c.idsCommand(), c.soakCommand()},
 	} {
 		for _, cmd := range commands {

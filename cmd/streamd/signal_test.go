@@ -195,7 +195,7 @@ func TestAShutdownThatTakesTooLong(t *testing.T) {
 	}
 }
 
-// Profiles are for the user of the process alone: on its socket, not on its address.
+// Profiles and payloads are for the user of the process alone: on its socket, not on its address.
 func TestProfilesAreOnTheSocketOnly(t *testing.T) {
 	_, p, c := running(t, "--http", "127.0.0.1:0")
 	if text, err := c.Read(t.Context(), "/debug/pprof/goroutine?debug=1"); err != nil || !strings.Contains(string(text), "goroutine profile") {
@@ -209,8 +209,10 @@ func TestProfilesAreOnTheSocketOnly(t *testing.T) {
 	if _, err := public.Read(t.Context(), "/livez"); err != nil {
 		t.Error(err)
 	}
-	if _, err := public.Read(t.Context(), "/debug/pprof/"); err == nil || !strings.Contains(err.Error(), "404") {
-		t.Errorf("on the address: %v", err)
+	for _, path := range []string{"/debug/pprof/", "/api/v1/pipelines/p/tap?step=unique"} {
+		if _, err := public.Read(t.Context(), path); err == nil || !strings.Contains(err.Error(), "404") {
+			t.Errorf("%s on the address: %v", path, err)
+		}
 	}
 }
 

@@ -98,7 +98,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	for _, l := range listeners {
 		h := c.Secure.guard().Protect(handler, log)
 		if l.Addr().Network() == "unix" {
-			h = withProfiles(handler)
+			h = adminOnly(handler, members)
 		}
 		serving.Go(func() {
 			if err := web.Serve(serveCtx, l, h, log); err != nil {
@@ -256,11 +256,12 @@ func runAll(ctx context.Context, c RunConfig, members []member, log *slog.Logger
 	return errors.Join(errs...)
 }
 
-// withProfiles adds Go's profiles, which tell more of a process than everyone should see: for the
+// adminOnly adds what tells more of a process than everyone should see, Go's profiles and the payloads of taps: for the
 // admin socket, which only its user can open.
-func withProfiles(next http.Handler) http.Handler {
+func adminOnly(next http.Handler, members []member) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", next)
+	mux.HandleFunc("GET "+tapPath, tapHandler(members))
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
