@@ -14,14 +14,30 @@ import (
 	"github.com/streamd/streamd/test/crash/operators"
 )
 
-// TestOperatorsUnderKills: windows, sessions, a join of two streams and timers by key, on two instances that are killed with kill -9 at
-// random, some of them with their disk. What is committed is what the oracle says: each window closes once, each
-// impression has its clicks or one result without, each timer fires once and none early.
+// TestOperatorsUnderKills: windows, also behind a repartition topic, sessions, a join of two streams and timers by key, on two
+// instances that are killed with kill -9 at random, some of them with their disk. What is committed is what the oracle says:
+// each window closes once, each impression has its clicks or one result without, each timer fires once and none early.
 func TestOperatorsUnderKills(t *testing.T) {
 	kills := 10
 	if os.Getenv("STREAMD_SOAK") != "" {
 		kills = 100
 	}
+	// The input lasts as long as the kills, one in 1.05 s on average.
+	const rate = 3000
+	operatorsUnderKills(t, kills, rate, func(seed uint64) []operators.Input { return operators.Generate(seed, kills*rate*21/20) })
+}
+
+// TestTimersUnderKills: 100,000 timers, or a tenth of them, most of which wait at the same time, while the instances are killed.
+func TestTimersUnderKills(t *testing.T) {
+	kills, timers := 4, 10_000
+	if os.Getenv("STREAMD_SOAK") != "" {
+		kills, timers = 20, 100_000
+	}
+	operatorsUnderKills(t, kills, timers/kills*20/21, func(seed uint64) []operators.Input { return operators.ManyTimers(seed, timers) })
+}
+
+// operatorsUnderKills sends the input at a rate, in records a second, while two instances are killed in turn, and compares.
+func operatorsUnderKills(t *testing.T, kills, rate int, generate func(seed uint64) []operators.Input) {
 	limit := 4*time.Minute + time.Duration(kills)*5*time.Second
 	f := newProgramFixture(t, limit, "./test/crash/operators/run", `["BROKERS"]`)
 	for _, topics := range [][]string{operators.Inputs(), operators.Outputs()} {
@@ -38,10 +54,7 @@ func TestOperatorsUnderKills(t *testing.T) {
 	for _, d := range daemons {
 		f.start(d)
 	}
-	// The input lasts as long as the kills, one in 1.05 s on average.
-	const rate = 3000
-	input := operators.Generate(f.random.Uint64(), kills*rate*21/20)
-	sent := make(chan error, 1)
+	input, sent := generate(f.random.Uint64()), make(chan error, 1)
 	go func() { sent <- sendOperators(f.ctx, f.kafka.Addresses(), input, rate) }()
 	for i := range kills {
 		d := daemons[f.random.IntN(len(daemons))]

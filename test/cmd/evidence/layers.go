@@ -26,6 +26,7 @@ func layers() []layer {
 		{"L3", "three processes on a Kafka in memory: 500 kills, 50 SIGSTOP", soak, test("-timeout", "30m", "-tags", "kills", "./test/crash"), 31 * time.Minute, false},
 		{"L4", "real Kafka, three brokers: 100 process kills, 20 broker kills", soak, test("-timeout", "30m", "-tags", "kafka", "-run", "TestClusterUnderKills$", "./test/kafka/chaos"), 31 * time.Minute, false},
 		{"L4 dedup", "real Kafka: three million records, 100 kill -9", []string{"STREAMD_KILLS=100", "STREAMD_RECORDS=3000000"}, test("-timeout", "15m", "-tags", "kafka", "-run", "TestDedupUnderKills$", "./test/crash"), 16 * time.Minute, false},
+		{"operators", "real Kafka: windows, joins and timers, 100 kill -9; 100,000 timers, 20 kill -9", soak, test("-timeout", "30m", "-tags", "kafka", "-run", "TestOperatorsUnderKills$|TestTimersUnderKills$", "./test/crash"), 31 * time.Minute, false},
 		{"DB", "databases: 100 kills of streamd and 10 of the server for each; zombies", soak, test("-timeout", "50m", "-tags", "sinks", "-run", "TestBills$|TestZombie$", "./test/sinks"), 51 * time.Minute, false},
 		{"bills", "examples/bills on Kafka and PostgreSQL for ten minutes, all of them killed", soak, test("-timeout", "20m", "-tags", "sinks", "-run", "TestBillsChaos$", "./test/sinks"), 21 * time.Minute, false},
 		{"soak", "streamd soak on real Kafka", soak, test("-timeout", "10m", "-tags", "kafka", "-run", "Soak", "./test/check"), 11 * time.Minute, false},

@@ -45,6 +45,20 @@ func Generate(seed uint64, records int) []Input {
 	return append(out, ends(newest.Add(time.Hour))...)
 }
 
+// ManyTimers sets so many timers, each of a key of its own, of which most are waiting at a time, and ends as Generate does.
+func ManyTimers(seed uint64, timers int) []Input {
+	random := rand.New(rand.NewPCG(seed, 9))
+	out := make([]Input, 0, timers+len(Inputs())*Partitions)
+	span := time.Duration(timers) * Step
+	newest := Begin()
+	for i := range timers {
+		newest = newest.Add(Step)
+		v := Event{ID: fmt.Sprint(i), Do: "set", After: random.Int64N(span.Milliseconds())}
+		out = append(out, Input{Topic: Orders, Partition: int32(i % Partitions), Key: fmt.Sprintf("key-%d", i), At: newest, Value: v})
+	}
+	return append(out, ends(newest.Add(span))...)
+}
+
 // ends are the last records: they close all windows and let all timers go off. Their own windows stay open, and they
 // match nothing.
 func ends(at time.Time) (out []Input) {

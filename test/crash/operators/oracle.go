@@ -30,6 +30,17 @@ func Oracle(input []Input) map[string]map[string][]string {
 		out[Tumbled][key] = lines(tumbled(key, all))
 		out[Sessions][key] = lines(sessions(key, all))
 	}
+	pages := map[string][]Input{}
+	for _, in := range input {
+		if in.Topic == Visits && in.Value.ID != "end" {
+			pages[page(in.Key)] = append(pages[page(in.Key)], in)
+		}
+	}
+	for key, all := range pages {
+		groups := tumbled(key, all)
+		sortIDs(groups)
+		out[Paged][key] = lines(groups)
+	}
 	for key, all := range byKey(Impressions) {
 		out[Joined][key] = lines(joined(key, all, clicks[key]))
 	}
@@ -84,10 +95,15 @@ func sessions(key string, visits []Input) []Group {
 		g := &out[len(out)-1]
 		g.To, g.IDs = end, append(g.IDs, v.Value.ID)
 	}
-	for _, g := range out {
+	sortIDs(out)
+	return out
+}
+
+// sortIDs is for groups whose records may come in any order.
+func sortIDs(groups []Group) {
+	for _, g := range groups {
 		slices.Sort(g.IDs)
 	}
-	return out
 }
 
 func joined(key string, impressions, clicks []Input) []Pair {
@@ -115,15 +131,14 @@ func joined(key string, impressions, clicks []Input) []Pair {
 // sets for a time that has passed goes off behind it.
 func fired(input []Input, partition int32) (out []Firing) {
 	var newest time.Time
-	due, counts := map[string]time.Time{}, map[string]int64{}
+	counts := map[string]int64{}
+	var due waiting
 	fire := func() {
-		keys := slices.SortedFunc(maps.Keys(due), func(a, b string) int { return cmp.Or(due[a].Compare(due[b]), cmp.Compare(a, b)) })
-		for _, key := range keys {
-			if at := due[key]; !at.After(newest) {
-				counts[key]++
-				out = append(out, Firing{Key: key, At: at.UnixMilli(), N: counts[key]})
-				delete(due, key)
-			}
+		for len(due.order) > 0 && !due.order[0].at.After(newest) {
+			t := due.order[0]
+			due.cancel(t.key)
+			counts[t.key]++
+			out = append(out, Firing{Key: t.key, At: t.at.UnixMilli(), N: counts[t.key]})
 		}
 	}
 	for _, in := range input {
@@ -136,13 +151,46 @@ func fired(input []Input, partition int32) (out []Firing) {
 		fire()
 		switch in.Value.Do {
 		case "set":
-			due[in.Key] = in.At.Add(time.Duration(in.Value.After) * time.Millisecond)
+			due.set(timer{in.Key, in.At.Add(time.Duration(in.Value.After) * time.Millisecond)})
 		case "cancel":
-			delete(due, in.Key)
+			due.cancel(in.Key)
 		}
 		fire()
 	}
 	return out
+}
+
+type timer struct {
+	key string
+	at  time.Time
+}
+
+func (t timer) compare(o timer) int { return cmp.Or(t.at.Compare(o.at), cmp.Compare(t.key, o.key)) }
+
+// waiting are the timers of a partition, at most one of a key.
+type waiting struct {
+	order []timer // as they go off
+	at    map[string]time.Time
+}
+
+func (w *waiting) set(t timer) {
+	w.cancel(t.key)
+	if w.at == nil {
+		w.at = map[string]time.Time{}
+	}
+	w.at[t.key] = t.at
+	i, _ := slices.BinarySearchFunc(w.order, t, timer.compare)
+	w.order = slices.Insert(w.order, i, t)
+}
+
+func (w *waiting) cancel(key string) {
+	at, ok := w.at[key]
+	if !ok {
+		return
+	}
+	delete(w.at, key)
+	i, _ := slices.BinarySearchFunc(w.order, timer{key, at}, timer.compare)
+	w.order = slices.Delete(w.order, i, i+1)
 }
 
 // Answer collects what is committed. It is safe for concurrent use.
@@ -171,10 +219,10 @@ func (a *Answer) Add(topic string, value []byte) {
 		a.err = fmt.Errorf("operators: %s: %w", topic, err)
 	}
 	line := string(value)
-	if topic == Sessions {
+	if topic == Sessions || topic == Paged {
 		var g Group
 		if err := json.Unmarshal(value, &g); err == nil {
-			slices.Sort(g.IDs)
+			sortIDs([]Group{g})
 			line = lines([]Group{g})[0]
 		}
 	}

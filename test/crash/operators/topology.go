@@ -32,12 +32,13 @@ func Inputs() []string { return []string{Visits, Impressions, Clicks, Orders} }
 const (
 	Tumbled  = "tumbled"
 	Sessions = "sessions"
+	Paged    = "paged" // windows behind a repartition topic
 	Joined   = "joined"
 	Fired    = "fired"
 )
 
 // Outputs are all outputs.
-func Outputs() []string { return []string{Tumbled, Sessions, Joined, Fired} }
+func Outputs() []string { return []string{Tumbled, Sessions, Paged, Joined, Fired} }
 
 // How time is cut. Disorder is how much earlier than one before it a record may be: below each grace.
 const (
@@ -57,7 +58,7 @@ type Event struct {
 	After int64  `json:"after,omitempty"`
 }
 
-// Group is a record of Tumbled and Sessions: all records of a window, as they came.
+// Group is a record of Tumbled, Sessions and Paged: all records of a window, as they came.
 type Group struct {
 	Key  string   `json:"key"`
 	From int64    `json:"from"` // milliseconds since 1970
@@ -95,6 +96,9 @@ func Topology() (*topology.Topology, error) {
 	visits := from(Visits)
 	groups(visits, Tumbled, window.Tumbling(tumbleSize))
 	groups(visits, Sessions, window.Session(sessionGap))
+	// Each page has records of all partitions, which kills set hours of event time apart.
+	byPage := topology.KeyBy(visits, "pages", serde.String(), func(r event) (string, error) { return page(r.Key), nil }, topology.Partitions(Partitions))
+	groups(byPage, Paged, window.Tumbling(tumbleSize))
 
 	near := topology.JoinWithin(joinAfter).Before(joinBefore).Grace(grace)
 	pairs := topology.LeftJoin(from(Impressions), from(Clicks), "pairs", near, func(key string, i Event, c *Event) (Pair, error) {
@@ -109,6 +113,9 @@ func Topology() (*topology.Topology, error) {
 	timers(from(Orders))
 	return b.Build()
 }
+
+// page is what the visits of a key are visits of.
+func page(key string) string { return "page-" + key[len(key)-2:] }
 
 // groups collects the records of each key and window.
 func groups(s *topology.Stream[string, Event], name string, w window.Windows) {
