@@ -32,7 +32,10 @@ came, with the reason in their headers. See what waits, mend the cause, and send
 meanwhile, reads them as new records. A header (__streamd.errors.retry_of) says where they lay, and one that fails again counts its attempts on.
 
 Each goes in one Kafka transaction with a note in the dead letter topic that it was sent. Killed in the middle, it is completed by running it
-again, and nothing is sent twice. What has a note is not sent again, by whatever filter it is found.`),
+again, and nothing is sent twice. What has a note is not sent again, by whatever filter it is found.
+
+A dead letter topic should belong to one pipeline. If several share it, a letter of an input that they share is sent again once, whoever does it; but all
+who read that input get it again, those that had no trouble with it too: a dedup step drops it there, nothing else does.`),
 		c.dlqSettleCommand(operate.Dropped, "drop", "Give dead letters up; plan first", `Note in the dead letter topic that letters are given up: they are no longer listed, and not sent again. They stay in the topic until its
 retention takes them.`))
 	return cmd
@@ -211,8 +214,9 @@ It only prints its plan, unless --execute is given. Letters are named by their p
   streamd dlq %[1]s pipeline.yaml --step unique --since 24h --execute
   streamd dlq %[1]s pipeline.yaml --all --execute --json
 
-Exit codes: 0; 1 some could not be handled, which are named; 75 a broker is not reachable, or another one of this command runs; 77 rights are
-missing (Write on the dead letter topic and on the inputs, and on the transactional ID NAME-dlq); 78 the file is wrong.`, verb),
+Exit codes: 0; 1 some could not be handled, which are named; 75 a broker is not reachable, or another one of this command was begun
+later on the same dead letter topic, and goes on; 77 rights are missing (Write on the dead letter topic, on the inputs, and on the transactional
+ID streamd-dlq-TOPIC of the dead letter topic); 78 the file is wrong.`, verb),
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var err error

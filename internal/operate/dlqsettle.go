@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/internal/verify/rawlog"
@@ -160,9 +162,10 @@ func (d *Letters) obstacle(ctx context.Context, l *Letter, partitions map[string
 // Execute carries out what Plan says. Each letter goes back, or is dropped, in one transaction with a note in the dead letter topic that it
 // was: killed at any instruction, another run goes on with those that have no note.
 //
-// What holds that no letter is handled twice: the transactional ID is the pipeline's own. Init fences whoever has it, waits until the last
-// transaction of the one before is decided, and only then the topic is read, to the ends that it has afterwards. So what is read has every note
-// that can ever come.
+// What holds that no letter is handled twice: the transactional ID is that of the dead letter topic, whichever pipeline of those that share it
+// asks. Init fences whoever has it, waits until the last transaction of the one before is decided, and only then the topic is read, to the ends
+// that it has afterwards. So what is read has every note that can ever come. Of several at once the last one to begin completes, the others end
+// with daemon.ErrInUse.
 func (d *Letters) Execute(ctx context.Context, action LetterState, f Filter, now func() time.Time) (*Settlement, error) {
 	// The engine's own client: its producer never sends a request again that got no answer.
 	cluster, err := daemon.OpenCluster(ctx, d.p.Kafka)
@@ -174,7 +177,7 @@ func (d *Letters) Execute(ctx context.Context, action LetterState, f Filter, now
 	if t.clusterID, err = cluster.ID(ctx); err != nil {
 		return nil, err
 	}
-	t.producer = cluster.NewProducer(broker.ProducerConfig{TransactionalID: d.p.Name + "-dlq"})
+	t.producer = cluster.NewProducer(broker.ProducerConfig{TransactionalID: settlerID(d.Topic)})
 	defer t.producer.Close()
 	for n := 1; ; n++ {
 		err := t.pass(ctx)
@@ -183,16 +186,31 @@ func (d *Letters) Execute(ctx context.Context, action LetterState, f Filter, now
 		case err == nil:
 			t.s.Executed = true
 			return t.s, nil
-		case errors.As(err, &large) && large.Index/2 < len(t.batch):
-			// Each letter is two records: itself, and the note.
-			t.tooLarge[t.batch[large.Index/2].at] = large.Error()
+		case errors.As(err, &large) && large.Index/t.perLetter() < len(t.batch):
+			t.tooLarge[t.batch[large.Index/t.perLetter()].at] = large.Error()
 			n--
-		case errors.Is(err, broker.ErrFenced):
-			return nil, fmt.Errorf("operate: another streamd dlq works on the dead letters of pipeline %q: %w: %w", d.p.Name, daemon.ErrInUse, err)
+		case fenced(err):
+			return nil, fmt.Errorf("operate: another streamd dlq works on the dead letters in topic %q since then, and goes on with them: %w; %d were done before that: %w",
+				d.Topic, daemon.ErrInUse, t.s.Letters, err)
 		case n == settlePasses || !errors.Is(err, errTransaction) || ctx.Err() != nil || errors.Is(err, broker.ErrAuthorization):
 			return nil, fmt.Errorf("%w\n%d were done before that; run it again: it goes on where it stopped", err, t.s.Letters)
 		}
 	}
+}
+
+// settlerID is the transactional ID of whoever settles the letters of a topic. See docs/format.md.
+func settlerID(topic string) string { return "streamd-dlq-" + topic }
+
+// fenced says whether another settlement has taken the transactional ID. Init knows for sure; but to ask it again would fence the other one on
+// brokers that let an old epoch be renewed, and both would go on taking the ID from each other. A commit is given up before its coordinator
+// ends the transaction, so that an old epoch means nothing else there, but for a process that was suspended, which is to be run again as well.
+func fenced(err error) bool {
+	var e *broker.Error
+	if !errors.As(err, &e) {
+		return false
+	}
+	code := kerr.ErrorForCode(e.Code)
+	return errors.Is(e, broker.ErrFenced) || errors.Is(code, kerr.ProducerFenced) || errors.Is(code, kerr.InvalidProducerEpoch)
 }
 
 // errTransaction: a transaction did not commit, or it is not known whether it did. Another pass finds out.
@@ -246,6 +264,14 @@ func (t *settling) pass(ctx context.Context) error {
 	// What this run did in an earlier pass was not done before it.
 	t.s.Done = max(0, t.s.Done-done)
 	return t.flush(ctx)
+}
+
+// perLetter is how many records a letter is in a transaction: its note, and itself if it is sent again.
+func (t *settling) perLetter() int {
+	if t.s.Action == Retried {
+		return 2
+	}
+	return 1
 }
 
 func (t *settling) reset() {
