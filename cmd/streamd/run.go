@@ -32,6 +32,12 @@ within --startup-timeout, an address or a directory is in use, or the state disk
 78 the file, a topic or the state directory does not fit (a restart cannot help); 130 second Ctrl-C.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
+			// As of a variable that is not set: whoever wanted the port protected must not get an open one.
+			for _, name := range []string{"http-token-file", "http-client-ca", "http-cert", "http-key"} {
+				if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+					return daemon.Usagef("--%s is empty: name a file, or leave it out", name)
+				}
+			}
 			log, err := c.logger()
 			if err != nil {
 				return err

@@ -100,6 +100,9 @@ func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: reading the answer to %s: %w", c.address, path, err)
 	}
 	if resp.StatusCode == http.StatusUnauthorized {
+		if strings.Contains(strings.Join(resp.Header.Values("WWW-Authenticate"), " "), web.WrongToken) {
+			return nil, fmt.Errorf("%s: %w: the token (--token-file) is not the one that it asks for (its --http-token-file)", c.address, ErrDenied)
+		}
 		return nil, fmt.Errorf("%s: %w: it asks for a token (--token-file) or a client certificate (--cert-file, --key-file)", c.address, ErrDenied)
 	}
 	if resp.StatusCode != http.StatusOK {

@@ -71,6 +71,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	log := slog.New(process.LogHandler(c.Log.Handler()))
 	saveMemory(log)
+	c.Secure.warn(log)
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 
 	"github.com/streamd/streamd/internal/web"
 )
@@ -82,6 +83,16 @@ func (s HTTPSecurity) validate() error {
 		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(errs...))
 	}
 	return nil
+}
+
+// warn tells what is allowed, and is not wise.
+func (s HTTPSecurity) warn(log *slog.Logger) {
+	if s.TokenFile == "" || runtime.GOOS == "windows" { // there the mode says nothing of who can read
+		return
+	}
+	if info, err := os.Stat(s.TokenFile); err == nil && info.Mode().Perm()&0o004 != 0 {
+		log.Warn("everybody on this host can read the token of the HTTP port: chmod 600", "file", s.TokenFile, "mode", info.Mode().Perm().String())
+	}
 }
 
 // secure puts TLS on the HTTP listener.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -16,6 +17,8 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -154,6 +157,21 @@ func TestHTTPPort(t *testing.T) {
 	} {
 		if err := s.validate(); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestReadableToken: a token that everybody can read is warned of, and its text is not shown.
+func TestReadableToken(t *testing.T) {
+	for mode, want := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: runtime.GOOS != "windows"} {
+		path := filepath.Join(t.TempDir(), "token")
+		if err := errors.Join(os.WriteFile(path, []byte("0123456789abcdef0123"), mode), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		HTTPSecurity{TokenFile: path}.warn(slog.New(slog.NewTextHandler(&out, nil)))
+		if got := strings.Contains(out.String(), "everybody on this host can read"); got != want || strings.Contains(out.String(), "0123") {
+			t.Errorf("%v: %s", mode, out.String())
 		}
 	}
 }

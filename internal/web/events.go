@@ -58,7 +58,7 @@ func (h *Handler) events(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		// The server's limit is for short answers. A wrapped writer that cannot change it has its own ideas.
-		_ = c.SetWriteDeadline(time.Now().Add(eventTimeout))
+		_ = c.SetWriteDeadline(time.Now().Add(h.patience))
 		if _, err := fmt.Fprintf(w, "id: %d\nevent: status\ndata: %s\n\n", id, data); err != nil {
 			return
 		}

@@ -21,6 +21,11 @@ func serve(t *testing.T, h http.Handler) (address string, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l.Addr().String(), serveOn(t, l, h)
+}
+
+func serveOn(t *testing.T, l net.Listener, h http.Handler) (stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- Serve(ctx, l, h, slog.New(slog.DiscardHandler)) }()
@@ -37,7 +42,7 @@ func serve(t *testing.T, h http.Handler) (address string, stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	return l.Addr().String(), stop
+	return stop
 }
 
 // waitFor polls a condition that must come true.
@@ -119,26 +124,64 @@ func TestAStreamEndsWithItsClient(t *testing.T) {
 	waitFor(t, "the stream ends", func() bool { return h.streams.Load() == 0 })
 }
 
+// tight is a listener whose connections have room for a few events, however much the kernel would give them.
+type tight struct{ net.Listener }
+
+const roomForFew = 4 << 10
+
+func (l tight) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return c, c.(*net.TCPConn).SetWriteBuffer(roomForFew)
+}
+
 // A client that does not read fills its own connection and nothing else.
 func TestAClientThatDoesNotReadBlocksNobody(t *testing.T) {
 	h := handlerOf(t, Entry{Name: "bills", Pipeline: fake{running()}})
-	h.interval = 50 * time.Microsecond
-	address, _ := serve(t, h)
-	deaf, err := net.Dial("tcp", address)
+	h.interval, h.patience = time.Millisecond, 500*time.Millisecond
+	began, ended := make(chan struct{}), make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveOn(t, tight{l}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(began)
+		h.ServeHTTP(w, r)
+		close(ended)
+	}))
+	deaf, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer deaf.Close()
+	if err := deaf.(*net.TCPConn).SetReadBuffer(roomForFew); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := io.WriteString(deaf, "GET /api/v1/events HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "it is counted", func() bool { return h.streams.Load() == 1 })
+	await(t, "its stream begins", began)
 	for range 20 {
 		if w := get(h, "/"); w.Code != http.StatusOK {
 			t.Fatal(w.Code)
 		}
 	}
-	waitFor(t, "its stream is given up", func() bool { return h.streams.Load() == 0 })
+	await(t, "its stream is given up", ended)
+	if n := h.streams.Load(); n != 0 {
+		t.Errorf("%d streams are counted", n)
+	}
+}
+
+// await waits for something that must happen.
+func await(t *testing.T, what string, done <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-done:
+	case <-time.After(30 * time.Second):
+		t.Fatal("waited in vain: ", what)
+	}
 }
 
 func TestStreamsAreLimited(t *testing.T) {

@@ -13,6 +13,9 @@ import (
 // MinTokenBytes is the shortest token that is accepted: 128 bits in base64 are 22 letters, in hexadecimal 32.
 const MinTokenBytes = 16
 
+// WrongToken stands in the WWW-Authenticate header of a 401 if a token was sent, and is not the one (RFC 6750, 3.1).
+const WrongToken = `error="invalid_token"`
+
 // Guard lets in whoever proves who he is, by a token or by a client certificate. The zero Guard lets everybody in.
 type Guard struct {
 	// TokenFile holds the token, which is sent as a bearer token or as the password of basic authentication (so that browsers can). It
@@ -53,9 +56,13 @@ func (g Guard) Protect(next http.Handler, log *slog.Logger) http.Handler {
 			open.URL.RawQuery = ""
 			next.ServeHTTP(w, open)
 		default:
+			bearer, why := "Bearer", "a token or a client certificate is needed"
+			if g.TokenFile != "" && r.Header.Get("Authorization") != "" {
+				bearer, why = "Bearer "+WrongToken, "this is not the token"
+			}
 			w.Header().Set("WWW-Authenticate", `Basic realm="streamd"`)
-			w.Header().Add("WWW-Authenticate", "Bearer")
-			http.Error(w, "a token or a client certificate is needed", http.StatusUnauthorized)
+			w.Header().Add("WWW-Authenticate", bearer)
+			http.Error(w, why, http.StatusUnauthorized)
 		}
 	}))
 }

@@ -73,6 +73,7 @@ type Handler struct {
 	history  *recorder
 	mux      http.Handler
 	interval time.Duration // from one event to the next
+	patience time.Duration // for a client to take one event
 	streams  atomic.Int64  // that are open
 	patterns []string      // all routes
 }
@@ -99,7 +100,7 @@ func New(c Config) (*Handler, error) {
 	if err != nil {
 		return nil, fmt.Errorf("web: the page: %w", err)
 	}
-	h := &Handler{Config: c, index: index, history: newRecorder(c), interval: sampleInterval}
+	h := &Handler{Config: c, index: index, history: newRecorder(c), interval: sampleInterval, patience: eventTimeout}
 	mux := routes{ServeMux: http.NewServeMux(), h: h}
 	mux.HandleFunc("GET /{$}", h.page)
 	for _, asset := range []string{"style.css", "page.js", "icon.svg"} {
