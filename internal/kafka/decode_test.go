@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -339,8 +340,13 @@ func TestHeaderKeysAreInterned(t *testing.T) {
 	f := &fetched{records: encodeBatch(t, outs, codecNone, 0)}
 	var d decoder
 	_, _, _, _ = d.decode(f, 0, true)
-	if n := testing.AllocsPerRun(10, func() { _, _, _, _ = d.decode(f, 0, true) }); n > 3 {
-		t.Errorf("%v allocations for 100 records with 200 headers", n)
+	// What goroutines of other tests allocate meanwhile is counted, too: they only ever add.
+	least := math.Inf(1)
+	for range 50 {
+		least = min(least, testing.AllocsPerRun(10, func() { _, _, _, _ = d.decode(f, 0, true) }))
+	}
+	if least > 3 {
+		t.Errorf("%v allocations for 100 records with 200 headers", least)
 	}
 	for i := range 10 * maxKeys { // keys that never come again do not fill the memory
 		d.intern(fmt.Append(nil, i), 0)

@@ -31,6 +31,9 @@ const (
 	// corruptTries is how often bytes that cannot be read are fetched before that is an error: the
 	// network, unlike the disk, heals.
 	corruptTries = 3
+	// leaderWord is how often the leaders are asked whether there is nothing, if a replica says so. It is below the time that an input may
+	// be taken to be idle for between two answers (maxTick of the processor).
+	leaderWord = 500 * time.Millisecond
 	// littleBytes is what an answer must exceed for the next Fetch to follow at once: see ReaderConfig.Pace.
 	littleBytes = 32 << 10
 )
@@ -50,6 +53,9 @@ type fetchLeg struct {
 	sorted  []*inPart
 	turn    int // rotates who comes first: the broker fills its answer in the order of the request
 	tries   int
+
+	quiet     []ask     // of a replica, in this answer: it says that there is nothing
+	confirmed time.Time // when the leaders were asked last whether that is so
 }
 
 // ask is what one Fetch asks of one partition.
@@ -102,6 +108,7 @@ func (l *fetchLeg) run() {
 				l.handle(asks[k], f, sent)
 			}
 		}
+		l.confirm()
 		if len(answers) < len(asks) {
 			l.failed(asks, errors.New("the answer lacks a partition"))
 		}
@@ -294,9 +301,10 @@ func (l *fetchLeg) handle(a ask, f *fetched, asked time.Time) {
 	if !r.current(p) || r.closed {
 		return
 	}
-	p.tries, p.unknown = 0, time.Time{}
-	if pos > a.pos {
-		p.corrupt, p.outside = 0, false
+	p.tries, p.unknown, p.outside = 0, time.Time{}, false
+	switch {
+	case pos > a.pos:
+		p.corrupt = 0
 		if !r.push(p, broker.Batch{
 			TopicPartition: p.tp, Tag: p.tag, Records: recs, Next: pos,
 			HighWatermark: record.Offset(f.highWater), LastStable: record.Offset(f.lastStable), Asked: asked,
@@ -304,7 +312,10 @@ func (l *fetchLeg) handle(a ask, f *fetched, asked time.Time) {
 			return
 		}
 		p.pos = pos
-	} else if r.cfg.Answers && err == nil && need == 0 {
+	case !r.cfg.Answers || err != nil || need > 0:
+	case p.replica == l.id:
+		l.quiet = append(l.quiet, a)
+	default:
 		r.note(p, broker.Batch{
 			TopicPartition: p.tp, Tag: p.tag, Next: pos, Nothing: true,
 			HighWatermark: record.Offset(f.highWater), LastStable: record.Offset(f.lastStable), Asked: asked,
@@ -326,6 +337,35 @@ func (l *fetchLeg) handle(a ask, f *fetched, asked time.Time) {
 		p.replica, p.leader = noLeader, noLeader
 		r.version++
 		r.changed.Broadcast()
+	}
+}
+
+// confirm has the leaders say whether there is nothing in partitions of which a replica says so. It may lag behind without knowing: a
+// broker that the cluster has cut off goes on answering until its lease ends, and an input would count as idle meanwhile.
+func (l *fetchLeg) confirm() {
+	quiet, asked := l.quiet, time.Now()
+	l.quiet = l.quiet[:0]
+	if len(quiet) == 0 || asked.Sub(l.confirmed) < leaderWord {
+		return
+	}
+	l.confirmed = asked
+	tps := make([]record.TopicPartition, len(quiet))
+	for i, a := range quiet {
+		tps[i] = a.p.tp
+	}
+	ctx, cancel := context.WithTimeout(l.r.ctx, leaderWord)
+	defer cancel()
+	stable, err := l.r.c.StableOffsets(ctx, tps)
+	if err != nil {
+		return // silence says nothing
+	}
+	r := l.r
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range quiet {
+		if at := stable[a.p.tp]; r.current(a.p) && a.p.pos == a.pos && !r.closed {
+			r.note(a.p, broker.Batch{TopicPartition: a.p.tp, Tag: a.p.tag, Next: a.pos, Nothing: true, HighWatermark: at, LastStable: at, Asked: asked})
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -302,17 +303,20 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	f := newFake(t, 1)
 	at := tpOf(makeTopic(t, f.c, 1), 0)
 	p := newProducer(t, f.c, "x")
+	ctx, cancel := context.WithCancel(testContext(t))
+	defer cancel()
 	stall := make(chan struct{})
 	// An answer that never comes: kfake is asked to wait.
-	f.ControlKey(26, func(kmsg.Request) (kmsg.Response, error, bool) { <-stall; return nil, nil, false })
+	f.ControlKey(26, func(kmsg.Request) (kmsg.Response, error, bool) {
+		cancel()
+		<-stall
+		return nil, nil, false
+	})
 	defer close(stall)
 	addValues(p, at, "v")
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
-	defer cancel()
-	begin := time.Now()
 	_, out, err := p.Commit(ctx, broker.GroupMeta{}, nil)
-	if d := time.Since(begin); out != broker.Unknown || d > 5*time.Second || !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("%v, %v after %v", out, err, d)
+	if out != broker.Unknown || !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v, %v", out, err)
 	}
 }
 
@@ -325,7 +329,7 @@ func TestCommitDeadline(t *testing.T) {
 	addValues(p, at, "v")
 	begin := time.Now()
 	_, out, err := p.Commit(testContext(t), broker.GroupMeta{}, nil)
-	if d := time.Since(begin); out != broker.NotCommitted || !errors.Is(err, broker.ErrUnreachable) || d > 3*time.Second {
+	if d := time.Since(begin); out != broker.NotCommitted || !errors.Is(err, broker.ErrUnreachable) || d > 20*time.Second {
 		t.Fatalf("%v, %v after %v", out, err, d)
 	}
 	f.net.Clear()
@@ -426,6 +430,90 @@ func TestReadsFromThePreferredReplica(t *testing.T) {
 	if r.parts[at].leader != leader {
 		t.Fatalf("read from broker %d, want the leader %d", r.parts[at].leader, leader)
 	}
+}
+
+// emptyFetch answers that nothing is there, as a broker does whose log ends at the position that it is asked for.
+func emptyFetch(preferred int32) func(kmsg.Request) kmsg.Response {
+	return func(req kmsg.Request) kmsg.Response {
+		r := req.(*kmsg.FetchRequest)
+		resp := r.ResponseKind().(*kmsg.FetchResponse)
+		for _, topic := range r.Topics {
+			rt := kmsg.NewFetchResponseTopic()
+			rt.Topic = topic.Topic
+			for _, p := range topic.Partitions {
+				rp := kmsg.NewFetchResponseTopicPartition()
+				rp.Partition, rp.HighWatermark, rp.LastStableOffset, rp.PreferredReadReplica = p.Partition, p.FetchOffset, p.FetchOffset, preferred
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp
+	}
+}
+
+// TestReplicaThatLags: a replica to read from does not know of what its leader has. That it has nothing makes no input idle: the answer
+// that says so is the leader's, and says how much there is.
+func TestReplicaThatLags(t *testing.T) {
+	f := newFake(t, 2)
+	topic := makeTopic(t, f.c, 1)
+	at := tpOf(topic, 0)
+	other := 1 - f.LeaderFor(topic, 0)
+	f.SetFollowers(topic, 0, []int32{other})
+	fill(t, f.c, at, 1, 10)
+	r := f.c.NewReader(broker.ReaderConfig{MaxWait: 10 * time.Millisecond, Pace: 10 * time.Millisecond, Answers: true}).(*reader)
+	defer r.Close()
+	f.net.Answer(fetchKey, func(req kmsg.Request) kmsg.Response {
+		resp := emptyFetch(other)(req).(*kmsg.FetchResponse)
+		resp.Topics[0].Partitions[0].LastStableOffset = 11 // it sends us away, and knows what it has
+		return resp
+	})
+	var caughtUp atomic.Bool
+	var lags func(kmsg.Request) kmsg.Response
+	lags = func(req kmsg.Request) kmsg.Response {
+		if !caughtUp.Load() {
+			f.net.Answer(fetchKey, lags)
+		}
+		return emptyFetch(-1)(req)
+	}
+	f.net.Answer(fetchKey, lags)
+	r.Seek(at, 0, 1)
+	told := 0
+	pollUntil(t, r, "the leader's word", func(b broker.Batch) bool {
+		if len(b.Records) > 0 {
+			t.Fatalf("records, after %d words of the leader", told)
+		}
+		if b.Nothing && b.LastStable <= b.Next {
+			t.Fatalf("nothing is there by the word of a replica: %+v", b)
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if b.Nothing && r.parts[at].leader == other {
+			told++
+		}
+		return told == 3
+	})
+	caughtUp.Store(true)
+	pollUntil(t, r, "records", func(b broker.Batch) bool { return len(b.Records) == 10 })
+}
+
+// TestOutOfRangeOnceMore: what a leader has said of a position is void when it has answered for it since.
+func TestOutOfRangeOnceMore(t *testing.T) {
+	f := newFake(t, 1)
+	at := tpOf(makeTopic(t, f.c, 1), 0)
+	fill(t, f.c, at, 1, 10)
+	r := f.c.NewReader(broker.ReaderConfig{MaxWait: 10 * time.Millisecond})
+	defer r.Close()
+	for range 3 {
+		f.net.Refuse(fetchKey, int16(sarama.ErrOffsetOutOfRange), 1)
+		f.net.Answer(fetchKey, emptyFetch(-1))
+	}
+	r.Seek(at, 0, 1)
+	pollUntil(t, r, "records", func(b broker.Batch) bool {
+		if b.Err != nil {
+			t.Fatal(b.Err)
+		}
+		return len(b.Records) == 10
+	})
 }
 
 func TestManyPartitions(t *testing.T) {

@@ -77,6 +77,7 @@ type Net struct {
 	base func(ctx context.Context, network, addr string) (net.Conn, error)
 
 	mu    sync.Mutex // guards the rest; taken after a conn's
+	dials int        // that were refused
 	rules map[Key][]Fault
 	seen  []Key
 	conns map[*conn]bool
@@ -98,6 +99,9 @@ var errDown = errors.New("faultnet: this address is down")
 func (n *Net) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	n.mu.Lock()
 	down := n.down[addr] || n.pause != nil
+	if down {
+		n.dials++
+	}
 	n.mu.Unlock()
 	if down {
 		return nil, &net.OpError{Op: "dial", Net: network, Err: errDown}
@@ -166,6 +170,13 @@ func (n *Net) Seen() []Key {
 	out := n.seen
 	n.seen = nil
 	return out
+}
+
+// Refused is how often somebody has dialed an address that was down.
+func (n *Net) Refused() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.dials
 }
 
 // Down makes an address unreachable and cuts its connections, or makes it reachable again.
