@@ -121,7 +121,7 @@ func (x *external) reject(r *broker.Record, oe *topology.OperatorError) error {
 // publish shows what the task does.
 func (x *external) publish(state TaskState, reason string) {
 	topic := x.in.Topic
-	v := taskView{sub: x.plan.sub, errors: slices.Clone(x.errors), status: TaskStatus{
+	v := taskView{sub: x.plan.sub, known: true, errors: slices.Clone(x.errors), status: TaskStatus{
 		Name: x.name, Partition: int32(x.in.TopicPartition.Partition), State: state, Reason: reason,
 		Inputs: []InputStatus{{Topic: topic, Partition: int32(x.in.TopicPartition.Partition), Next: x.next, Stable: x.stable, Lag: max(0, int64(x.stable-x.next))}},
 	}}

@@ -47,6 +47,8 @@ func (s *stats) snapshot(topo *topology.Topology, log sizer) metric.Snapshot {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	// Where a process begins or ends, tasks come and go one by one, and none of that is a record.
+	out.Unknown = !s.known || len(s.tasks) == 0 || s.state == Stopping || s.state == Failed
 	out.Topics = s.volumes(topo)
 	out.Stores = s.stores(topo, log)
 	return out

@@ -23,7 +23,8 @@ type stats struct {
 	reason      string
 	started     time.Time
 	instance    string
-	expected    int // tasks given by the group
+	expected    int  // tasks given by the group
+	known       bool // the counters of all of them were known at some time since the start: from then on a task only adds its own
 	tasks       map[string]taskView
 	open        map[int]time.Time // by worker
 	done        uint64            // committed transactions
@@ -41,6 +42,7 @@ type stats struct {
 type taskView struct {
 	status   TaskStatus
 	sub      *topology.Subtopology
+	known    bool // it is restored, so that the counters are what they were
 	counters []record.Counter
 	dedup    map[string]dedup.Stats
 	errors   []RecordErrorStatus
@@ -135,8 +137,18 @@ func (s *stats) activity() (forgotten, consumed uint64) {
 
 func (s *stats) put(v taskView) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.tasks[v.status.Name] = v
-	s.mu.Unlock()
+	if s.known || s.expected == 0 {
+		return
+	}
+	n := 0
+	for _, x := range s.tasks {
+		if x.known {
+			n++
+		}
+	}
+	s.known = n >= s.expected
 }
 
 func (s *stats) setState(st State, reason string) {
@@ -158,6 +170,7 @@ func (w *worker) publish(r *taskRun) {
 		}
 	}
 	if t := r.task; t != nil {
+		v.known = true
 		v.status.StreamTime, v.status.Sequence = t.point.StreamTime, t.point.Sequence
 		for _, in := range t.inputs {
 			if in != nil {

@@ -133,6 +133,8 @@ func Markdown() string {
 		"state of the task that counts. A task that moves to another process takes them along: the counter of one\n" +
 		"process steps at a rebalance, the sum over all of them does not. So sum first, then take a difference, as\n" +
 		"the rules in deploy/prometheus do; rate() and increase() of one process would take the step for records.\n" +
+		"A process shows them from when all the tasks that it begins with are restored until it stops, and none while\n" +
+		"it has no task: the gap of a restart is no reset. What a restore lacks is in `streamd_restore_remaining_records`.\n" +
 		"Each alert has a runbook in docs/runbooks. Transactions, commit phases, restores and rebalances are counted from the start of the\n" +
 		"process. Histograms are classic and native at once.\n")
 	section := func(title string, pipeline bool, defs []Def) {

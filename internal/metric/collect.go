@@ -30,7 +30,7 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	snap := (*source)()
-	b := batch{set: s, at: map[string]int{}}
+	b := batch{set: s, at: map[string]int{}, unknown: snap.Unknown}
 	b.pipeline(&snap)
 	b.inputs(snap.Inputs, *s.partitions.Load())
 	for _, t := range snap.Topics {
@@ -73,6 +73,7 @@ type batch struct {
 	set     *Set
 	samples []sample
 	at      map[string]int // index into samples by name and labels
+	unknown bool           // the counters of records are
 }
 
 func (b *batch) put(name string, typ prometheus.ValueType, v float64, labels []string) {
@@ -128,6 +129,9 @@ func (b *batch) inputs(inputs []Input, mode PartitionLag) {
 }
 
 func (b *batch) topic(t Topic) {
+	if b.unknown {
+		return
+	}
 	if t.Consumed != nil {
 		b.count("streamd_consumed_records_total", t.Consumed.Records, t.Name)
 		b.count("streamd_consumed_bytes_total", t.Consumed.Bytes, t.Name)
@@ -168,6 +172,9 @@ func (b *batch) operator(o Operator) {
 
 // counter shows one counter of an operator. The names are topology.CounterKind's.
 func (b *batch) counter(operator, kind string, v uint64) {
+	if b.unknown {
+		return
+	}
 	group, rest, _ := strings.Cut(kind, "/")
 	switch group {
 	case "in":
@@ -244,8 +251,10 @@ func startCounters(kind string) []string {
 func (b *batch) store(s Store) {
 	b.gauge("streamd_store_size_bytes", float64(s.LSM), s.Name, "lsm")
 	b.gauge("streamd_store_size_bytes", float64(s.ValueLog), s.Name, "vlog")
-	b.count("streamd_changelog_written_records_total", s.WrittenRecords, s.Name)
-	b.count("streamd_changelog_written_bytes_total", s.WrittenBytes, s.Name)
+	if !b.unknown {
+		b.count("streamd_changelog_written_records_total", s.WrittenRecords, s.Name)
+		b.count("streamd_changelog_written_bytes_total", s.WrittenBytes, s.Name)
+	}
 	b.count("streamd_restored_records_total", s.RestoredRecords, s.Name)
 	b.gauge("streamd_restore_remaining_records", float64(max(s.RestoreRemaining, 0)), s.Name)
 }

@@ -92,6 +92,43 @@ func series(f *dto.MetricFamily, labels ...string) float64 {
 	return math.NaN()
 }
 
+// What is kept with the tasks is shown once it is known, and never as a zero that was more before. All else is shown at any time.
+func TestCountersThatAreNotKnownAreNotShown(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	s, err := New(reg, "p1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	unknown := false
+	s.Source(func() Snapshot {
+		x := testSnapshot()
+		x.Unknown = unknown
+		return x
+	})
+	touch(s)
+	all := gather(t, reg)
+	unknown = true
+	some := gather(t, reg)
+	var missing []string
+	for name := range all {
+		if some[name] == nil {
+			missing = append(missing, name)
+		}
+	}
+	slices.Sort(missing)
+	want := []string{
+		"streamd_changelog_written_bytes_total", "streamd_changelog_written_records_total",
+		"streamd_consumed_bytes_total", "streamd_consumed_records_total", "streamd_dead_letter_records_total",
+		"streamd_dedup_bloom_lookups_total", "streamd_dedup_checked_records_total", "streamd_dedup_conflicts_total",
+		"streamd_dedup_duplicates_total", "streamd_dedup_missing_ids_total", "streamd_operator_dropped_records_total",
+		"streamd_operator_errors_total", "streamd_operator_records_in_total", "streamd_operator_records_out_total",
+		"streamd_operator_timers_fired_total", "streamd_produced_bytes_total", "streamd_produced_records_total",
+	}
+	if !slices.Equal(missing, want) {
+		t.Errorf("left out are\n%q, want\n%q", missing, want)
+	}
+}
+
 func TestEveryMetricOfTheCatalogueIsExposedAndLintClean(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	s, err := New(reg, "p1")

@@ -17,6 +17,9 @@ type Snapshot struct {
 	OldestOpen time.Time
 	// LastCommit is the time of the last commit that covered a record; zero: none yet.
 	LastCommit time.Time
+	// Unknown says that the counters of records are left out, since a task whose part of them is not known yet will move them by
+	// it: a counter that begins at 0 and then is what it was before looks like one that was reset.
+	Unknown bool
 
 	Inputs    []Input
 	Topics    []Topic
