@@ -64,7 +64,7 @@ func (l *lagging) Position() (record.LocalPosition, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	p, ok := l.positionLocked()
-	return clonePosition(p), ok
+	return p.Clone(), ok
 }
 
 // positionLocked is Position for whoever holds l.mu. Its lists are changed by the next batch.
@@ -188,7 +188,7 @@ func (x *waiting) take(b *record.Batch) {
 	if !x.some {
 		x.some, x.since = true, b.Position.AppliedAt
 	}
-	x.batch.Position = clonePosition(b.Position)
+	x.batch.Position = b.Position.Clone()
 }
 
 // keep copies bytes, nil as nil.
@@ -338,12 +338,6 @@ func (w *worker) settleLags(all bool) error {
 		}
 	}
 	return nil
-}
-
-func clonePosition(p record.LocalPosition) record.LocalPosition {
-	p.Inputs, p.Counters, p.Stores = slices.Clone(p.Inputs), slices.Clone(p.Counters), slices.Clone(p.Stores)
-	p.Changelogs = slices.Clone(p.Changelogs)
-	return p
 }
 
 // inRange says whether from <= key < to; a nil to is no bound.

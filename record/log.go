@@ -1,6 +1,9 @@
 package record
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // IDBlock is the unit in which processed IDs are kept: those that one transaction added to one
 // operator's log, in the order in which they were first seen. One block is one value in the local
@@ -108,6 +111,12 @@ type LocalPosition struct {
 	Changelogs []ChangelogPosition
 	// AppliedAt is the broker's time of the last applied record.
 	AppliedAt time.Time
+}
+
+// Clone returns a copy that shares nothing with p but what nobody changes: the bytes of texts.
+func (p LocalPosition) Clone() LocalPosition {
+	p.Inputs, p.Counters, p.Stores, p.Changelogs = slices.Clone(p.Inputs), slices.Clone(p.Counters), slices.Clone(p.Stores), slices.Clone(p.Changelogs)
+	return p
 }
 
 // Batch is what one transaction, or one step of a restore, changes in a task's local store.

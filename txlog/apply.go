@@ -210,5 +210,5 @@ func (t *Task) settle(p *plan, b *record.Batch) {
 		delete(t.gens, id)
 		t.log.trash.add(generationWaste(p.task, id, kindRun, kindFilter, kindBlock))
 	}
-	t.position, t.known = clonePosition(b.Position), true
+	t.position, t.known = b.Position.Clone(), true
 }

@@ -74,12 +74,7 @@ func (t *Task) Name() string { return t.text }
 func (t *Task) Position() (p record.LocalPosition, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return clonePosition(t.position), t.known
-}
-
-func clonePosition(p record.LocalPosition) record.LocalPosition {
-	p.Inputs, p.Changelogs, p.Counters = slices.Clone(p.Inputs), slices.Clone(p.Changelogs), slices.Clone(p.Counters)
-	return p
+	return t.position.Clone(), t.known
 }
 
 // survey is what a task's keys say.
