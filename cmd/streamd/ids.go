@@ -164,7 +164,7 @@ number of its task. IDs themselves are not kept, so that they cannot be written.
   streamd ids export pipeline.yaml -o seen.csv
   streamd ids import other.yaml --from csv:seen.csv
 
-Exit codes: 0; 75 a broker is not reachable; 77 rights are missing; 78 the file is wrong.`,
+Exit codes: 0; 2 wrong usage; 75 a broker is not reachable; 77 rights are missing; 78 the file is wrong.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
 			pipelines, err := daemon.Load(files, load)
@@ -183,6 +183,9 @@ Exit codes: 0; 75 a broker is not reachable; 77 rights are missing; 78 the file 
 			}
 			if file == "-" {
 				return run(c.stdout)
+			}
+			if info, err := os.Stat(file); err == nil && info.IsDir() {
+				return daemon.Usagef("--output %s is a directory: name a file in it", file)
 			}
 			if err := writeWhole(file, run); err != nil {
 				return err

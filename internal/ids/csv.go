@@ -58,7 +58,7 @@ func (l *lineLimit) Read(b []byte) (int, error) {
 }
 
 func openCSV(name string, c SourceConfig) (*csvSource, error) {
-	// Nothing tells whether standard input is what it was the last time: it is never gone on with.
+	// Nothing tells whether standard input, or a pipe, is what it was the last time: it is never gone on with.
 	s := &csvSource{file: io.NopCloser(c.Stdin), key: -1, print: fingerprintOf("csv", "standard input", rand.Text())}
 	if name != "-" {
 		f, err := os.Open(name)
@@ -79,8 +79,13 @@ func openCSV(name string, c SourceConfig) (*csvSource, error) {
 // look takes the fingerprint, of the file's size, time and beginning and of what is read of it, and guesses the number of lines.
 func (s *csvSource) look(f *os.File, c SourceConfig) error {
 	info, err := f.Stat()
-	if err != nil {
+	switch {
+	case err != nil:
 		return fmt.Errorf("the file of IDs: %w", err)
+	case info.IsDir():
+		return daemon.Usagef("--from csv:%s: that is a directory: name a file in it", f.Name())
+	case !info.Mode().IsRegular():
+		return nil // what is read of a pipe is gone
 	}
 	head := make([]byte, 1<<16)
 	n, err := io.ReadFull(f, head)
@@ -131,6 +136,9 @@ func (s *csvSource) begin(c SourceConfig) error {
 		header = true
 		if i := slices.Index(first, column); i >= 0 {
 			return i, nil
+		}
+		if _, err := strconv.Atoi(column); err == nil {
+			return 0, daemon.Usagef("column %s: columns are counted from 1", column)
 		}
 		return 0, daemon.Usagef("no column is called %q; the first line has: %s", column, strings.Join(first, ", "))
 	}

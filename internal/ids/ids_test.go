@@ -261,6 +261,23 @@ func TestCSVEntries(t *testing.T) {
 	}
 }
 
+// A part of a fingerprint may be empty, and tells apart all the same: else one source would be gone on with where another one ended.
+func TestFingerprints(t *testing.T) {
+	t.Parallel()
+	seen := map[string][]string{}
+	for _, parts := range [][]string{{}, {""}, {"", ""}, {"a"}, {"a", ""}, {"", "a"}, {"b", ""}, {"a", "b"}, {"ab"}, {"ab", ""}} {
+		f := fingerprintOf(parts...)
+		if other, ok := seen[f]; ok {
+			t.Errorf("%q and %q are alike: %s", parts, other, f)
+		}
+		seen[f] = parts
+	}
+	// What commit records say of imports under way must still be found.
+	if f := fingerprintOf("topic", "id", "name"); f != "7a7d4d96c7fc2ade" {
+		t.Errorf("the fingerprint of a source has changed: %s", f)
+	}
+}
+
 // Another content is another source, whatever is the same: what is said to be imported is there.
 func TestOtherContent(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@ package ids
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -101,8 +102,13 @@ func (c SourceConfig) open(ctx context.Context, cluster broker.Cluster) (source,
 	return nil, daemon.Usagef("--from: want redis://HOST:PORT/DB, csv:FILE or topic:NAME") // without its text, which may hold a password
 }
 
-// fingerprintOf is a short name for what makes a source the same.
+// fingerprintOf is a short name for what makes a source the same. Parts are kept apart by their lengths, as in a composite ID; but one may be
+// empty here, where that is empty as a whole.
 func fingerprintOf(parts ...string) string {
-	sum := sha256.Sum256([]byte(record.CompositeID(append(parts, "1")...)))
+	var b []byte
+	for _, p := range append(parts, "1") {
+		b = append(binary.AppendUvarint(b, uint64(len(p))), p...)
+	}
+	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:8])
 }
