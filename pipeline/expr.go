@@ -218,7 +218,7 @@ type scope struct {
 // scope makes the scope of the steps that read a stream.
 func (c *compiler) scope(in *output) *scope {
 	opts := []cel.EnvOption{cel.Variable(varValue, in.value), cel.Variable(varKey, in.key)}
-	if in.window {
+	if in.window || in.unknown {
 		opts = append(opts, cel.Variable(varWindow, c.dec.structs[windowTypeName].celType))
 	}
 	if in.positions {

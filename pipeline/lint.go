@@ -15,6 +15,9 @@ import (
 // lintScope warns of a dedup step that does not say whether copies of a record meet.
 func (r *planner) lintScope(s *stepPlan) {
 	from := fmt.Sprintf("%q", s.in[0].name)
+	if s.in[0].name == "" {
+		from = "its input"
+	}
 	for _, src := range r.plan.sources {
 		if src.out == s.in[0] && src.topic != "" {
 			from = fmt.Sprintf("%q", src.topic)
@@ -135,6 +138,11 @@ func (r *planner) lintUnused() {
 // lintDeadLetter looks for dead letters without a topic to go to.
 func (r *planner) lintDeadLetter() {
 	d := r.d
+	for _, s := range r.plan.steps {
+		if s.kind == opTo && s.topic != "" && s.topic == r.p.Errors.DeadLetterTopic {
+			d.errorf(r.errorsKey, RuleInvalidValue, "dead_letter_topic %q is what %q writes: whoever reads its results would take dead letters for some", s.topic, s.name)
+		}
+	}
 	if r.hasDeadLetter {
 		return
 	}

@@ -90,8 +90,8 @@ func (r *planner) step(i int, n *yaml.Node) {
 	} else {
 		in := r.input(i, from, o)
 		if in == nil {
-			r.unknownOutput(s, nameNode)
-			return
+			// Where it reads from was reported; what else is wrong with it is, too.
+			in = unknown("", nameNode)
 		}
 		s.in = []*output{in}
 		r.operator(s, value, nameNode)
@@ -101,10 +101,14 @@ func (r *planner) step(i int, n *yaml.Node) {
 
 // unknownOutput gives the steps behind a broken one something to read from, so that only the cause is reported.
 func (r *planner) unknownOutput(s *stepPlan, n *yaml.Node) {
-	if s.name == "" {
-		return
+	if s.name != "" {
+		r.addStream(unknown(s.name, n))
 	}
-	r.addStream(&output{name: s.name, key: types.DynType, value: types.DynType, format: formatJSON, positions: true, keyed: true, node: n, used: true})
+}
+
+// unknown is a stream of which nothing is known, since a mistake was reported.
+func unknown(name string, n *yaml.Node) *output {
+	return &output{name: name, key: types.DynType, value: types.DynType, format: formatJSON, positions: true, keyed: true, unknown: true, node: n, used: true}
 }
 
 // input finds the stream that a step reads: the one that "from" names, or the one before it in the file.
@@ -189,7 +193,7 @@ func (r *planner) operator(s *stepPlan, n, nameNode *yaml.Node) {
 	in := s.in[0]
 	s.scope = r.c.scope(in)
 	out := *in
-	out.name, out.node, out.used, out.optional, out.instead = s.name, nameNode, false, false, nil
+	out.name, out.node, out.used, out.optional, out.instead = s.name, nameNode, in.unknown, false, nil
 	switch s.kind {
 	case opDedup:
 		s.dedup = r.dedup(s, n)

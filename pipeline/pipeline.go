@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/streamd/streamd/topology"
@@ -130,6 +131,25 @@ type Pipeline struct {
 
 	plan  *plan
 	unset bool // a variable has no value: Options.AllowUnset
+}
+
+// DedupIDs says by which expressions the dedup steps tell repeats, as the file has them.
+func (p *Pipeline) DedupIDs() map[string]string {
+	out := map[string]string{}
+	for _, s := range p.plan.steps {
+		if s.dedup == nil || s.dedup.id == nil {
+			continue
+		}
+		var parts []string
+		for _, e := range s.dedup.id.parts {
+			parts = append(parts, e.text)
+		}
+		out[s.name] = strings.Join(parts, ", ")
+		if s.dedup.id.list {
+			out[s.name] = "[" + out[s.name] + "]"
+		}
+	}
+	return out
 }
 
 // Source is an input of a pipeline.

@@ -34,6 +34,7 @@ type output struct {
 	keyed      bool // the records are in their key's partition, as far as anybody can know
 	window     bool // window.start and window.end are known
 	told       bool // with window: they are in the value already
+	unknown    bool // a mistake that was reported hides what the records are: each name that there can be is known
 	node       *yaml.Node
 	used       bool
 	// A side output need not be used: then instead, an option that may be given, says what becomes of its records.
@@ -144,12 +145,12 @@ func (r *planner) read(o *object) {
 	r.c = c
 	r.plan = &plan{file: r.d.file, name: r.p.Name, structs: structs, dec: c.dec, keepLogs: r.p.Processing.KeepLogs}
 	if key, n := o.pair("sources"); n != nil {
-		r.sources(key, n)
+		r.inputs(key, n, "sources", "source", r.source)
 	} else {
 		r.d.errorf(o.node, RuleMissingField, "missing field %q in %s", "sources", o.what)
 	}
 	if key, n := o.pair("tables"); n != nil {
-		r.tables(key, n)
+		r.inputs(key, n, "tables", "table", r.table)
 	}
 	if key, n := o.pair("steps"); n != nil {
 		r.stepsNode = key
@@ -160,20 +161,21 @@ func (r *planner) read(o *object) {
 	r.lint()
 }
 
-func (r *planner) sources(key, n *yaml.Node) {
-	o := r.d.object(key, n, "sources")
+// inputs reads a section of inputs by their names, such as sources.
+func (r *planner) inputs(key, n *yaml.Node, section, one string, read func(key, n *yaml.Node)) {
+	o := r.d.object(key, n, section)
 	if o == nil {
 		return
 	}
 	for i := range o.members {
 		m := &o.members[i]
 		m.used = true
-		if r.d.checkName(m.key, m.key.Value, "the name of a source") {
-			r.source(m.key, m.value)
+		if r.d.checkName(m.key, m.key.Value, "the name of a "+one) {
+			read(m.key, m.value)
 		}
 	}
 	if len(o.members) == 0 {
-		r.d.errorf(key, RuleInvalidValue, "sources is empty")
+		r.d.errorf(key, RuleInvalidValue, "%s is empty", section)
 	}
 }
 

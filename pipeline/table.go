@@ -38,23 +38,6 @@ const (
 	otherBySuffix = "-other-by"
 )
 
-func (r *planner) tables(key, n *yaml.Node) {
-	o := r.d.object(key, n, "tables")
-	if o == nil {
-		return
-	}
-	for i := range o.members {
-		m := &o.members[i]
-		m.used = true
-		if r.d.checkName(m.key, m.key.Value, "the name of a table") {
-			r.table(m.key, m.value)
-		}
-	}
-	if len(o.members) == 0 {
-		r.d.errorf(key, RuleInvalidValue, "tables is empty")
-	}
-}
-
 func (r *planner) table(key, n *yaml.Node) {
 	name := key.Value
 	t := &tablePlan{src: newSourcePlan(key)}
