@@ -56,6 +56,9 @@ type EdgeLevel struct {
 	Dedup  string `json:"dedup,omitempty"`
 	Scope  string `json:"scope,omitempty"`
 	Window string `json:"window,omitempty"`
+	// DedupID is what Dedup tells repeats by, and ToID what To does, if that is not the records' ID but one of its own.
+	DedupID string `json:"dedup_id,omitempty"`
+	ToID    string `json:"to_id,omitempty"`
 	// Topic is the topic in between if From and To run in different tasks. It is written and read in transactions, so
 	// that it needs no log of IDs.
 	Topic string `json:"topic,omitempty"`
@@ -214,9 +217,19 @@ func edgeOf(from, to *node, w waypoint) EdgeLevel {
 		Level: w.risk.level(), ID: w.idText, StableID: string(w.id),
 	}
 	if d := w.dedup; d != nil {
-		e.Dedup, e.Scope, e.Window = d.name, d.scope(), short(d.opts.retention)
+		e.Dedup, e.Scope, e.Window, e.DedupID = d.name, d.scope(), short(d.opts.retention), d.ownID()
 	}
+	e.ToID = to.ownID()
 	return e
+}
+
+// ownID says what a dedup operator goes by; empty: by the records' IDs, or it is none.
+func (n *node) ownID() string {
+	if n.dedup == nil || n.opts.id == nil && n.opts.idHeader == nil {
+		return ""
+	}
+	_, text := n.sourceID()
+	return text
 }
 
 func (n *node) scope() string {
@@ -312,8 +325,15 @@ func (e Explanation) Text() string {
 	b.WriteString("\nEdges\n")
 	for _, d := range e.Edges {
 		fmt.Fprintf(&b, "  %s -> %s: %s\n      ID: %s\n", d.From, d.To, d.Level, d.ID)
+		if d.ToID != "" {
+			fmt.Fprintf(&b, "      %q tells repeats by an ID of its own: %s\n", d.To, d.ToID)
+		}
 		if d.Dedup != "" {
-			fmt.Fprintf(&b, "      no repeats since %q: within one %s, for %s\n", d.Dedup, d.Scope, d.Window)
+			by := ""
+			if d.DedupID != "" {
+				by = " by " + d.DedupID
+			}
+			fmt.Fprintf(&b, "      no repeats%s since %q: within one %s, for %s\n", by, d.Dedup, d.Scope, d.Window)
 		}
 		if d.Topic != "" {
 			fmt.Fprintf(&b, "      by topic %s, written and read in transactions: no log of IDs is needed here\n", d.Topic)

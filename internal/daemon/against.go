@@ -15,11 +15,11 @@ func (r *Report) Compare(old string, c LoadConfig) error {
 	if !f.OK {
 		return nil // first of all it must be right
 	}
-	before, err := loadTopology(old, c)
+	_, before, err := loadTopology(old, c)
 	if err != nil {
 		return fmt.Errorf("--against: %w", err)
 	}
-	after, err := loadTopology(f.File, c)
+	_, after, err := loadTopology(f.File, c)
 	if err != nil {
 		return err
 	}

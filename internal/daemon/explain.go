@@ -18,11 +18,22 @@ func Explain(w io.Writer, file string, c LoadConfig, asJSON bool, require string
 	if want := topology.Level(require); require != "" && !slices.Contains(topology.Levels(), want) {
 		return Usagef("--require %q is not one of %s", require, levelNames())
 	}
-	t, err := loadTopology(file, c)
+	p, t, err := loadTopology(file, c)
 	if err != nil {
 		return err
 	}
 	e := t.Explain()
+	ids := p.DedupIDs()
+	for i := range e.Edges {
+		d := &e.Edges[i]
+		// The topology has a function, of which it knows nothing; the file has its text.
+		if id, ok := ids[d.Dedup]; ok && d.DedupID != "" {
+			d.DedupID = id
+		}
+		if id, ok := ids[d.To]; ok && d.ToID != "" {
+			d.ToID = id
+		}
+	}
 	if asJSON {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
@@ -47,17 +58,17 @@ func levelNames() string {
 	return strings.Join(names, ", ")
 }
 
-// loadTopology is what a pipeline file computes.
-func loadTopology(file string, c LoadConfig) (*topology.Topology, error) {
+// loadTopology loads a file, and says what it computes.
+func loadTopology(file string, c LoadConfig) (*pipeline.Pipeline, *topology.Topology, error) {
 	p, err := loadUnset(file, c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t, err := p.Topology()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	return t, nil
+	return p, t, nil
 }
 
 // loadUnset loads a file for what needs neither a broker nor a database: variables need a value only where the topology depends

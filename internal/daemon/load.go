@@ -196,7 +196,7 @@ func looksLikePipeline(path string) bool {
 
 // Graph draws the topology of a pipeline file; see Draw for the formats.
 func Graph(file string, c LoadConfig, format string, internal bool) (string, error) {
-	t, err := loadTopology(file, c)
+	_, t, err := loadTopology(file, c)
 	if err != nil {
 		return "", err
 	}
