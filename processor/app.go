@@ -115,7 +115,7 @@ func (a *App) Run(ctx context.Context) (err error) {
 	}
 	e := a.newEngine(cluster, log, plan, metrics)
 	e.clusterID = clusterID
-	e.log.Info("starting", "pipeline", a.topo.Name(), "guarantee", a.cfg.guarantee, "instance", a.stats.instance, "cluster", clusterID, "workers", a.cfg.workers)
+	e.log.Info("starting", "application", a.topo.Name(), "guarantee", a.cfg.guarantee, "instance", a.stats.instance, "cluster", clusterID, "workers", a.cfg.workers)
 	return a.runWorkers(ctx, e)
 }
 

@@ -67,8 +67,11 @@ func (x *Report) write(w io.Writer) error {
 		return err
 	}
 	verdict := "✓ nothing lost, nothing twice"
-	if !x.OK {
+	switch {
+	case !x.OK:
 		verdict = "✗ there are differences"
+	case x.Kills == 0:
+		verdict += "\n  but no worker was killed: that says little. Run it for longer, or with a shorter --kill-every"
 	}
 	_, err := fmt.Fprintf(w, `
 %d records in %.0f s (%.0f a second): %d different bills, %d copies, %d too late, %d of unknown outcome sent again

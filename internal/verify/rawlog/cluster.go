@@ -49,7 +49,7 @@ type Cluster struct {
 func Open(c Config) (*Cluster, error) {
 	client, err := kgo.NewClient(c.Options()...)
 	if err != nil {
-		return nil, fmt.Errorf("rawlog: %w: %w", broker.ErrConfig, err)
+		return nil, fmt.Errorf("kafka: %w: %w", broker.ErrConfig, err)
 	}
 	return &Cluster{client: client}, nil
 }
@@ -130,7 +130,7 @@ func (c *Cluster) ID(ctx context.Context) (string, error) {
 		return "", fault("cluster", err)
 	}
 	if resp.ClusterID == nil {
-		return "", fmt.Errorf("rawlog: the cluster has no ID: %w", broker.ErrUnsupported)
+		return "", fmt.Errorf("kafka: the cluster has no ID: %w", broker.ErrUnsupported)
 	}
 	return *resp.ClusterID, nil
 }
@@ -330,9 +330,9 @@ func fault(what string, err error) error {
 		kind = broker.ErrUnreachable // what kgo says when it could not get a request to any broker
 	}
 	if kind == nil {
-		return fmt.Errorf("rawlog: %s: %w", what, err)
+		return fmt.Errorf("kafka: %s: %w", what, err)
 	}
-	return fmt.Errorf("rawlog: %s: %w: %w", what, kind, err)
+	return fmt.Errorf("kafka: %s: %w: %w", what, kind, err)
 }
 
 func wait(ctx context.Context, d time.Duration) error {
