@@ -151,16 +151,7 @@ func (f *fixture) follow(topic string, add func(where string, value []byte)) *Re
 	if err != nil {
 		f.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(f.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.Run(ctx)
-	}()
-	f.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	f.Cleanup(r.Start(f.ctx))
 	return r
 }
 

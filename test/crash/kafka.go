@@ -259,6 +259,20 @@ func (r *Reader) Run(ctx context.Context) {
 	r.client.Close()
 }
 
+// Start runs the reader beside its caller. stop ends it, and waits until it has ended.
+func (r *Reader) Start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
 // AwaitEnd waits until no transaction is open in the topic and the reader has read all that is in it.
 func (r *Reader) AwaitEnd(ctx context.Context) error {
 	return poll(ctx, func() (string, error) {

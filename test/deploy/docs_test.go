@@ -16,22 +16,29 @@ var (
 // Pages for those who install and operate name files that are there.
 func TestPagesNameWhatIsThere(t *testing.T) {
 	known := flags(t)
+	links, files, variables := 0, 0, 0
 	for _, page := range []string{"install.md", "operations.md", "security.md", "comparison.md"} {
 		text := read(t, "docs/"+page)
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
+			links++
 			if _, err := os.Stat(filepath.Join(repository, "docs", m[1])); err != nil {
 				t.Errorf("%s: %v", page, err)
 			}
 		}
 		for _, m := range namedFile.FindAllStringSubmatch(text, -1) {
+			files++
 			if _, err := os.Stat(filepath.Join(repository, m[1])); err != nil {
 				t.Errorf("%s: %v", page, err)
 			}
 		}
 		for _, m := range variable.FindAllStringSubmatch(text, -1) {
+			variables++
 			if !known[strings.ToLower(strings.ReplaceAll(m[1], "_", "-"))] {
 				t.Errorf("%s: STREAMD_%s belongs to no flag", page, m[1])
 			}
 		}
+	}
+	if links < 5 || files < 5 || variables < 1 {
+		t.Errorf("only %d links, %d files and %d variables were found", links, files, variables)
 	}
 }

@@ -3,9 +3,12 @@
 package page
 
 import (
+	"bufio"
+	"context"
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -189,7 +192,7 @@ func TestLive(t *testing.T) {
 	b.eval(`document.getElementById("pause").click(); true`, nil)
 	b.wait(`document.getElementById("connection").textContent === "paused"`)
 	a.set(func(s *processor.Status) { s.State, s.Reason = processor.Blocked, "the output topic is gone" })
-	time.Sleep(3 * time.Second) // longer than it takes to renew: that nothing comes cannot be waited for
+	awaitEvents(t, address, 2) // the second one comes as long after the first as it takes to renew
 	var state string
 	b.eval(`document.querySelector("header .state").textContent`, &state)
 	if state != "running" {
@@ -201,6 +204,30 @@ func TestLive(t *testing.T) {
 	for _, e := range b.events {
 		if e.Method == "Log.entryAdded" || e.Method == "Runtime.exceptionThrown" {
 			t.Errorf("%s: %s", e.Method, e.Params)
+		}
+	}
+}
+
+// awaitEvents reads events as the page does, until so many have come.
+func awaitEvents(t *testing.T, address string, n int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"api/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	for lines := bufio.NewScanner(resp.Body); n > 0; {
+		if !lines.Scan() {
+			t.Fatalf("%d events are missing: %v", n, lines.Err())
+		}
+		if strings.HasPrefix(lines.Text(), "data: ") {
+			n--
 		}
 	}
 }

@@ -308,16 +308,7 @@ func (w *world) follow(topic string, add func(where string, value []byte)) *cras
 	w.Helper()
 	r, err := crash.NewReader(brokers.Addresses(), topic, partitions, add)
 	w.must(err)
-	ctx, cancel := context.WithCancel(w.ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.Run(ctx)
-	}()
-	w.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	w.Cleanup(r.Start(w.ctx))
 	return r
 }
 
