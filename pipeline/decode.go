@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -48,6 +50,9 @@ func (d *document) pipeline(p *Pipeline) *plan {
 	}
 	if key, n := o.pair("processing"); n != nil {
 		p.Processing = d.processing(key, n)
+	}
+	if key, n := o.pair("tracing"); n != nil {
+		p.Tracing = d.tracing(key, n)
 	}
 	if key, n := o.pair("state"); n != nil {
 		if s := d.object(key, n, "state"); s != nil {
@@ -236,6 +241,38 @@ func (d *document) processing(key, n *yaml.Node) Processing {
 	}
 	o.finish()
 	return p
+}
+
+func (d *document) tracing(key, n *yaml.Node) Tracing {
+	var t Tracing
+	o := d.object(key, n, "tracing")
+	if o == nil {
+		return t
+	}
+	if n := o.get("endpoint"); n != nil {
+		if t.Endpoint = d.text(n, "endpoint"); t.Endpoint != "" {
+			if err := CheckEndpoint(t.Endpoint); err != nil {
+				d.errorf(n, RuleInvalidValue, "endpoint: %v", err)
+			}
+		}
+	}
+	if n := o.get("sample"); n != nil {
+		t.Sample = d.ratio(n, "sample", 1e-6, 1)
+	}
+	o.finish()
+	return t
+}
+
+// CheckEndpoint says what is wrong with the address of a receiver of spans.
+func CheckEndpoint(address string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return fmt.Errorf("want an address such as http://localhost:4318, this is %q", address)
+	}
+	if u.User != nil {
+		return errors.New("the address of a receiver holds no password: use the variable OTEL_EXPORTER_OTLP_HEADERS")
+	}
+	return nil
 }
 
 // errors reads the errors section. hasTopic also holds for a dead letter topic whose name is not known.

@@ -213,3 +213,23 @@ func FuzzLoad(f *testing.F) {
 		}
 	})
 }
+
+// TestTracing: where spans go is an address, and a share is one.
+func TestTracing(t *testing.T) {
+	head := "version: 1\nname: p\nkafka: {brokers: [\"a:1\"]}\nsources: {in: {topic: in, id: value.id}}\nsteps: [{name: out, to: {topic: out}}]\ntracing: "
+	p, err := Load([]byte(head+"{endpoint: 'https://c/x', sample: 0.25}\n"), Options{})
+	if err != nil || p.Tracing != (Tracing{Endpoint: "https://c/x", Sample: 0.25}) {
+		t.Errorf("%+v, %v", p, err)
+	}
+	for text, want := range map[string]string{
+		"{endpoint: 'c:4317'}":              "want an address such as",
+		"{endpoint: 'http://u:pw@c'}":       "OTEL_EXPORTER_OTLP_HEADERS",
+		"{endpoint: 'http://c', sample: 0}": "sample must be a number from",
+		"{headers: x}":                      `unknown field "headers"`,
+	} {
+		_, err := Load([]byte(head+text+"\n"), Options{})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}

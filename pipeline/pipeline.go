@@ -103,6 +103,14 @@ type Processing struct {
 	KeepLogs bool
 }
 
+// Tracing is where spans go. Its zero value leaves that to the environment (OTEL_EXPORTER_OTLP_ENDPOINT).
+type Tracing struct {
+	// Endpoint is the address of a receiver of OTLP over HTTP; empty: not given.
+	Endpoint string
+	// Sample is which part of the transactions become spans; 0: not given.
+	Sample float64
+}
+
 // Errors is what happens to records that a step cannot handle.
 type Errors struct {
 	// Policy is the default of all steps.
@@ -120,6 +128,7 @@ type Pipeline struct {
 	Kafka      Kafka
 	Processing Processing
 	Errors     Errors
+	Tracing    Tracing
 	// StateDir is the directory of the local state; empty: the processor's default.
 	StateDir string
 	// Sources are the inputs in the order of the file; behind them the tables.

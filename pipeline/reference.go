@@ -72,6 +72,7 @@ func referenceOfFile() []Section {
 				{Name: "steps", Kind: KindSections, Required: true, Section: "step", Doc: "What is done, in the order of the list."},
 				{Name: "errors", Kind: KindSection, Section: "errors", Doc: "What becomes of records that a step cannot handle."},
 				{Name: "processing", Kind: KindSection, Section: "processing", Doc: "How transactions are run."},
+				{Name: "tracing", Kind: KindSection, Section: "tracing", Doc: "Where spans of OpenTelemetry go."},
 				{Name: "state", Kind: KindSection, Section: "state", Doc: "Where the local state is."},
 				{Name: "tests", Kind: KindSections, Section: "test", Doc: "Tests of the file, run by `streamd test`."},
 			},
@@ -113,6 +114,14 @@ func referenceOfFile() []Section {
 				{Name: "dedup", Kind: KindWord, Words: []string{"auto", "always"}, Default: "auto", Doc: "auto: a dedup step that can find no duplicate, since another one before it has dropped them all, has no log of IDs. always: each has one."},
 				{Name: "commit_interval", Kind: KindDuration, Doc: "The longest time that a transaction stays open: how much later than possible a result is seen."},
 				{Name: "transaction_timeout", Kind: KindDuration, Doc: "After this time the broker aborts a transaction whose process is gone."},
+			},
+		},
+		{
+			Name: "tracing", Doc: "Where spans of OpenTelemetry go. Without it the process's `OTEL_EXPORTER_OTLP_ENDPOINT` says so; without that, too, there are none. See docs/tracing.md.",
+			Example: "endpoint: http://localhost:4318\nsample: 0.1",
+			Fields: []Field{
+				{Name: "endpoint", Kind: KindText, Doc: "A receiver of OTLP over HTTP. Without a path, `/v1/traces` is added. Headers, certificates and limits are set by `OTEL_*`."},
+				{Name: "sample", Kind: KindNumber, Doc: "Which part of the transactions become spans, above 0 to 1; default: as `OTEL_TRACES_SAMPLER` says, else all. Records go by what their own trace says."},
 			},
 		},
 		{

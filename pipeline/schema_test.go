@@ -117,6 +117,7 @@ name: test
 kafka: {brokers: ["a:1"], tls: {}, sasl: {mechanism: plain, username: a, password: b}}
 processing: {}
 state: {dir: d}
+tracing: {endpoint: "http://localhost:4318", sample: 0.5}
 errors: {dead_letter_topic: dlq}
 types: {T: {a: string}}
 sources: {in: {topic: in, type: T}}

@@ -121,6 +121,7 @@ func (w *worker) noteFailure(outcome broker.Outcome, err error) {
 // epoch, then the truth is read from the broker as at a start.
 func (w *worker) commitFailed(ctx context.Context, outcome broker.Outcome, err error) error {
 	reason := abortReason(outcome, err)
+	w.trace(string(reason))
 	w.stats.aborted(string(reason), w.metrics)
 	w.log.Warn("transaction not committed", "worker", w.id, "outcome", outcome.String(), "reason", reason, "err", err)
 	w.producer.Reset()
@@ -188,6 +189,7 @@ func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.
 		w.point("commit.applied")
 	}
 	end := w.now()
+	w.trace("")
 	for _, p := range parts {
 		if p.txn.Records > 0 {
 			w.metrics.Latency(end.Sub(p.run.task.oldest))

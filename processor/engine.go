@@ -95,6 +95,9 @@ func (p *subPlan) changelogs(n record.Partition) []record.ChangelogPosition {
 // taskConfig is the configuration of the task of partition n.
 func (p *subPlan) taskConfig(e *engine, n record.Partition) taskConfig {
 	c := taskConfig{sub: p.sub, partition: n, clusterID: e.clusterID, inputs: p.taskInputs(n), upstreams: p.upstreams, forgetful: p.forgetful, sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}, meters: map[string]*idMeter{}, taps: e.cfg.taps}
+	if e.cfg.traces != nil {
+		c.traces = e.topo.Name()
+	}
 	for _, t := range p.inputs {
 		c.inputIDs = append(c.inputIDs, t.ID)
 	}

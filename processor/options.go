@@ -87,6 +87,7 @@ type config struct {
 	address    string
 	logger     *slog.Logger
 	registerer prometheus.Registerer
+	traces     func(*TransactionTrace)
 
 	// cluster replaces the connection to brokers, for tests of the package.
 	cluster broker.Cluster

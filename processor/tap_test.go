@@ -61,10 +61,7 @@ func feed(t testing.TB, task *Task, from record.Offset, values ...int64) {
 	t.Helper()
 	x := broker.Batch{TopicPartition: record.TopicPartition{Topic: "in"}, Next: from + record.Offset(len(values))}
 	for i, v := range values {
-		x.Records = append(x.Records, broker.Record{
-			Offset: from + record.Offset(i), Timestamp: epoch, Key: []byte("k" + strconv.FormatInt(v, 10)), Value: binary.BigEndian.AppendUint64(nil, uint64(v)),
-			Headers: record.Headers{{Key: "h", Value: []byte("x")}},
-		})
+		x.Records = append(x.Records, tapRecord(from+record.Offset(i), v))
 	}
 	task.AddRecords(x)
 	for n := 1; n > 0; {
@@ -72,6 +69,13 @@ func feed(t testing.TB, task *Task, from record.Offset, values ...int64) {
 		if n, err = task.Process(start, quantum); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+func tapRecord(at record.Offset, v int64) broker.Record {
+	return broker.Record{
+		Offset: at, Timestamp: epoch, Key: []byte("k" + strconv.FormatInt(v, 10)), Value: binary.BigEndian.AppendUint64(nil, uint64(v)),
+		Headers: record.Headers{{Key: "h", Value: []byte("x")}},
 	}
 }
 

@@ -56,6 +56,7 @@ type taskConfig struct {
 	deadLetter sinkTarget
 	meters     map[string]*idMeter // by dedup operator; none in simulations
 	taps       *tapPoint           // nil in simulations
+	traces     string              // name of the application, if it is traced
 }
 
 // storeTarget is a state store's changelog topic.
@@ -121,6 +122,7 @@ type Task struct {
 	oldest    time.Time // lowest timestamp of this transaction, for the latency metric
 	errors    []RecordErrorStatus
 	tapViews  []tapView // by tap
+	traces    taskTraces
 }
 
 // Txn is what a task wants to be committed.
@@ -138,7 +140,7 @@ type Txn struct {
 // newTask makes a task that continues at the point. The local store is complete up to it.
 func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitPoint) (*Task, error) {
 	t := &Task{cfg: cfg, name: name, local: local, point: point}
-	t.streamTime = point.StreamTime
+	t.streamTime, t.traces.app = point.StreamTime, cfg.traces
 	t.counters.load(point.Counters)
 	for _, d := range cfg.sub.Dedups {
 		x, err := dedup.Open(d.Config, local.IDs(d.Name))
@@ -312,6 +314,9 @@ func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
 	if taps != nil {
 		t.tapBegin(taps)
 	}
+	if t.traces.app != "" {
+		t.traceBegin(r, now)
+	}
 	err := t.chain.Sources[in.source](r)
 	if err == nil {
 		err = t.tooLarge
@@ -319,6 +324,7 @@ func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
 	if taps != nil {
 		t.tapEnd(taps, r, err, now)
 	}
+	t.traceEnd(err)
 	if err == nil {
 		t.keep()
 		fault.Point("user.done")
@@ -506,6 +512,7 @@ func (t *Task) clearTxn() {
 	t.out, t.changes, t.changelog, t.outBytes = t.out[:0], t.changes[:0], t.changelog[:0], 0
 	t.arena.reset()
 	t.forgetHeaders()
+	t.traces.forget()
 	t.records, t.consumed, t.bytes, t.skipped, t.prepared = 0, 0, 0, false, false
 	t.tooLarge = nil
 }

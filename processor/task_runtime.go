@@ -53,8 +53,11 @@ func (t *Task) Emit(sink int, o topology.SinkRecord) {
 	out := &t.out[len(t.out)-1]
 	out.Topic, out.Partition = target.topic, p
 	out.Key, out.Value, out.Headers, out.Timestamp = o.Key, o.Value, o.Headers, o.Timestamp
+	if t.traces.active {
+		out.Headers = t.withTrace(o.Headers)
+	}
 	if t.cfg.sub.Sinks[sink].Marks {
-		out.Headers = t.withTime(o.Headers, sink)
+		out.Headers = t.withTime(out.Headers, sink)
 	}
 	size := outputSize(out)
 	t.outBytes += size // without the overhead, which a record has only when it is alone

@@ -421,6 +421,7 @@ func (w *worker) dropTxn() {
 		return
 	}
 	w.stats.aborted("rebalance", w.metrics)
+	w.trace("rebalance")
 	w.producer.Reset()
 	w.endTxn()
 	for _, r := range w.runs {

@@ -36,6 +36,7 @@ var levels = map[string]int{
 	"sink/redis":          3,
 	"sink/sinktest":       4,
 	"pipeline":            4,
+	"internal/tracing":    4,
 	"topologytest":        4,
 	"internal/web":        4,
 	"page":                5,
@@ -58,6 +59,7 @@ var sideways = map[[2]string]bool{
 	{"serde", "record"}:                      true, // a serde sees the headers of the record
 	{"internal/fault", "internal/invariant"}: true,
 	// What the commands do stands beside them, so that cmd holds flags and nothing else.
+	{"internal/tracing", "pipeline"}:        true, // what an address is
 	{"cmd", "internal/daemon"}:              true,
 	{"cmd", "internal/demo"}:                true,
 	{"internal/demo", "internal/daemon"}:    true,
@@ -89,6 +91,7 @@ var soleImporters = []struct {
 	{"github.com/IBM/sarama", []string{"internal/kafka"}},
 	// What checks the store must not share its reader: it would share its mistakes.
 	{"github.com/dgraph-io/badger", []string{"txlog", "internal/verify/rawstore"}},
+	{"go.opentelemetry.io/otel", []string{"internal/tracing"}},
 	{"github.com/bits-and-blooms/bloom", []string{"dedup"}},
 	// The embedded broker of demo and dev is franz-go's kfake; the engine itself has one client only.
 	// A check of the engine's outcome uses another client than the engine.

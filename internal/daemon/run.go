@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/streamd/streamd/internal/metric"
+	"github.com/streamd/streamd/internal/tracing"
 	"github.com/streamd/streamd/internal/web"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
@@ -55,7 +56,12 @@ type member struct {
 	app *processor.App
 	dir string
 	web web.Entry
+	// traces is nil unless the pipeline is traced.
+	traces *tracing.Tracer
 }
+
+// traceTimeout is how long the last spans may take to be sent.
+const traceTimeout = 5 * time.Second
 
 // Run runs the pipelines until ctx ends, then lets each finish its transaction and returns nil. If one
 // fails, the others are stopped in the same way, and all errors come back.
@@ -72,6 +78,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	log := slog.New(process.LogHandler(c.Log.Handler()))
 	saveMemory(log)
 	c.Secure.warn(log)
+	tracing.LogErrors(log)
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return fmt.Errorf("data directory: %w", err)
 	}
@@ -79,6 +86,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	if err != nil {
 		return err
 	}
+	defer closeTraces(members, log)
 	listeners, err := listen(c, log)
 	if err != nil {
 		return err
@@ -168,14 +176,37 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 	if d := p.Processing.CommitInterval; d != 0 {
 		opts = append(opts, processor.WithCommitInterval(d))
 	}
+	traces, err := tracing.New(context.Background(), tracing.Config{
+		Pipeline: p.Name, Version: c.Version.Version, Endpoint: p.Tracing.Endpoint, Sample: p.Tracing.Sample, LookupEnv: os.LookupEnv,
+	})
+	if err != nil {
+		return member{}, fmt.Errorf("%s: %w: %w", p.File, ErrConfig, err)
+	}
+	if traces != nil {
+		opts = append(opts, processor.WithTraces(traces.Transaction))
+	}
 	app, err := processor.New(topo, opts...)
 	if err != nil {
 		return member{}, fmt.Errorf("%s: %w: %w", p.File, ErrConfig, err)
 	}
-	return member{p: p, app: app, dir: dir, web: web.Entry{
+	return member{p: p, app: app, dir: dir, traces: traces, web: web.Entry{
 		Name: p.Name, Pipeline: app, Topology: topo.Graph(), Config: settings(p, c, dir),
 		Graph: func(format string) (string, error) { return Draw(topo, format, true) }, Formats: []string{"text", "mermaid", "dot", "json"},
 	}}, nil
+}
+
+// closeTraces sends the last spans.
+func closeTraces(members []member, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), traceTimeout)
+	defer cancel()
+	for _, m := range members {
+		if m.traces == nil {
+			continue
+		}
+		if err := m.traces.Close(ctx); err != nil {
+			log.Warn("the last spans were not sent", "pipeline", m.p.Name, "err", err)
+		}
+	}
 }
 
 // kafkaConfig hands on how to reach the cluster.

@@ -42,6 +42,7 @@ func settings(p *pipeline.Pipeline, c RunConfig, dir string) []web.Setting {
 	if d := p.Processing.TransactionTimeout; d > 0 {
 		add("transaction timeout", d.String())
 	}
+	add("tracing", p.Tracing.Endpoint)
 	add("dead letter topic", p.Errors.DeadLetterTopic)
 	add("state directory", dir)
 	add("instance", c.Instance)

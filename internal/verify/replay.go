@@ -417,7 +417,8 @@ func printOf(key, value []byte, headers []rawlog.Header) fingerprint {
 	add(key)
 	add(value)
 	for _, x := range headers {
-		if x.Key != topology.DuplicateHeader {
+		// What a trace is called says nothing of the result, and differs by whether the pipeline is traced.
+		if x.Key != topology.DuplicateHeader && x.Key != record.TraceHeader {
 			add([]byte(x.Key))
 			add(x.Value)
 		}
