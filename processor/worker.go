@@ -492,7 +492,7 @@ func (w *worker) finishSeal(s *sealed) error {
 	}
 	s.log.sealing = false
 	if err := s.log.index.Sealed(s.result); errors.Is(err, txlog.ErrDiskFull) {
-		w.log.Warn("cannot seal IDs: the state disk is full; it is tried again after a later commit", "task", s.run.name, "operator", s.log.name)
+		w.log.Warn("cannot seal IDs: the state disk is full; it is tried again after a later commit", "task", s.run.name, "step", s.log.name)
 	} else if err != nil {
 		return fmt.Errorf("processor: task %s: seal the IDs of %q: %w", s.run.name, s.log.name, err)
 	}

@@ -209,7 +209,7 @@ func TestProfilesAreOnTheSocketOnly(t *testing.T) {
 	if _, err := public.Read(t.Context(), "/livez"); err != nil {
 		t.Error(err)
 	}
-	for _, path := range []string{"/debug/pprof/", "/api/v1/pipelines/p/tap?step=unique"} {
+	for _, path := range []string{"/debug/pprof/", "/api/v1/pipelines/p/tap?step=unique", "/debug/logs"} {
 		if _, err := public.Read(t.Context(), path); err == nil || !strings.Contains(err.Error(), "404") {
 			t.Errorf("%s on the address: %v", path, err)
 		}

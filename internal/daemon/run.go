@@ -75,7 +75,8 @@ func Run(ctx context.Context, c RunConfig) error {
 		return fmt.Errorf("metrics of the process: %w", err)
 	}
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	log := slog.New(process.LogHandler(c.Log.Handler()))
+	recent := &recentLog{}
+	log := slog.New(process.LogHandler(limitRepeats(recent.handler(c.Log.Handler()))))
 	saveMemory(log)
 	c.Secure.warn(log)
 	tracing.LogErrors(log)
@@ -107,7 +108,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	for _, l := range listeners {
 		h := c.Secure.guard().Protect(handler, log)
 		if l.Addr().Network() == "unix" {
-			h = adminOnly(handler, members)
+			h = adminOnly(handler, members, recent)
 		}
 		serving.Go(func() {
 			if err := web.Serve(serveCtx, l, h, log); err != nil {
@@ -288,12 +289,13 @@ func runAll(ctx context.Context, c RunConfig, members []member, log *slog.Logger
 	return errors.Join(errs...)
 }
 
-// adminOnly adds what tells more of a process than everyone should see, Go's profiles and the payloads of taps: for the
+// adminOnly adds what tells more of a process than everyone should see, Go's profiles, its log and the payloads of taps: for the
 // admin socket, which only its user can open.
-func adminOnly(next http.Handler, members []member) http.Handler {
+func adminOnly(next http.Handler, members []member, recent *recentLog) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", next)
 	mux.HandleFunc("GET "+tapPath, tapHandler(members))
+	mux.Handle("GET "+RecentPath, recent)
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 	mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
