@@ -30,6 +30,7 @@ type document struct {
 	diags   []Diagnostic
 	origins map[*yaml.Node]string // nodes that came from --set, with the option's text
 	secrets map[*yaml.Node]bool   // scalars whose text must not be shown
+	filled  []string              // what variables and files have put into scalars
 	visited int
 	tooMuch bool // maxNodes was reported
 	unset   bool // a variable has no value, see Options.AllowUnset

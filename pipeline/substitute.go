@@ -169,6 +169,7 @@ func (d *document) variable(v *yaml.Node, inner string) (string, variableState) 
 		return text, variableSet
 	case set && (mode == "" || value != ""):
 		d.secrets[v] = true
+		d.filled = append(d.filled, value)
 		return value, variableSet
 	case d.opts.AllowUnset:
 		return "", variableUnset
@@ -202,7 +203,9 @@ func (d *document) fileVariable(v *yaml.Node, path string) (string, variableStat
 		return "", variableBad
 	}
 	d.secrets[v] = true
-	return strings.TrimRight(string(data), " \t\r\n"), variableSet
+	text := strings.TrimRight(string(data), " \t\r\n")
+	d.filled = append(d.filled, text)
+	return text, variableSet
 }
 
 func isVariableName(s string) bool {

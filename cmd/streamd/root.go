@@ -63,7 +63,7 @@ Write a pipeline file, check it, look at it, run it:
 		"run":     {c.runCommand(), c.demoCommand(), c.devCommand()},
 		"write":   {c.initCommand(), c.validateCommand(), c.testCommand(), c.graphCommand(), c.explainCommand(), c.evalCommand(), c.schemaCommand()},
 		"look":    {c.statusCommand(), c.topCommand(), c.tapCommand(), c.inspectCommand(), c.dlqCommand()},
-		"operate": {c.doctorCommand(), c.verifyCommand(), c.resetCommand(), c.leaveCommand(), c.idsCommand(), c.soakCommand()},
+		"operate": {c.doctorCommand(), c.verifyCommand(), c.resetCommand(), c.leaveCommand(), c.idsCommand(), c.bundleCommand(), c.soakCommand()},
 	} {
 		for _, cmd := range commands {
 			cmd.GroupID = id

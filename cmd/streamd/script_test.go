@@ -1,10 +1,17 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
 	"context"
 	"errors"
+	"io"
+	"io/fs"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,7 +43,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until, "open-transaction": openTransaction,
+			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until, "open-transaction": openTransaction, "unpack": unpack, "found": found,
 		},
 	})
 }
@@ -170,6 +177,45 @@ func receive(ts *testscript.TestScript, _ bool, args []string) {
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		ts.Fatalf("topic %s holds\n%s\nwant\n%s", args[1], strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// unpack FILE DIR unpacks a tar.gz.
+func unpack(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := os.Open(ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	ts.Check(err)
+	for t := tar.NewReader(z); ; {
+		h, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		ts.Check(err)
+		data, err := io.ReadAll(t)
+		ts.Check(err)
+		path := filepath.Join(ts.MkAbs(args[1]), filepath.FromSlash(h.Name))
+		ts.Check(os.MkdirAll(filepath.Dir(path), 0o700))
+		ts.Check(os.WriteFile(path, data, 0o600))
+	}
+}
+
+// found TEXT DIR fails unless a file below a directory has the text; with ! if one has it.
+func found(ts *testscript.TestScript, neg bool, args []string) {
+	var in []string
+	ts.Check(filepath.WalkDir(ts.MkAbs(args[1]), func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if bytes.Contains(data, []byte(args[0])) {
+			in = append(in, path)
+		}
+		return err
+	}))
+	if (len(in) > 0) == neg {
+		ts.Fatalf("%q is in %q", args[0], in)
 	}
 }
 

@@ -202,3 +202,12 @@ func Graph(file string, c LoadConfig, format string, internal bool) (string, err
 	}
 	return Draw(t, format, internal)
 }
+
+// Mask reads a pipeline file as one that may be given away.
+func Mask(file string, c LoadConfig) (*pipeline.Masked, error) {
+	o, err := c.options()
+	if err != nil {
+		return nil, err
+	}
+	return pipeline.MaskFile(file, o)
+}
