@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -190,7 +191,8 @@ func (f *Follower) fetch(ctx context.Context, patience time.Duration) (*kmsg.Fet
 		f.id, f.leader, f.known = meta[f.p.Topic].id, leader, true
 	}
 	req := kmsg.NewPtrFetchRequest()
-	req.ReplicaID, req.IsolationLevel, req.MaxBytes, req.MinBytes = -1, 1, fetchBytes, 1
+	// The limit is that of the partition. One for all of them never cuts an answer short: kfake would leave its aborted transactions out.
+	req.ReplicaID, req.IsolationLevel, req.MaxBytes, req.MinBytes = -1, 1, math.MaxInt32, 1
 	req.MaxWaitMillis = int32(patience.Milliseconds())
 	t := kmsg.NewFetchRequestTopic()
 	t.Topic, t.TopicID = f.p.Topic, f.id
