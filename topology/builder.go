@@ -14,6 +14,7 @@ type Builder struct {
 	kinds    map[string]int // unnamed operators so far, for their names
 	problems []*Problem
 	timers   map[anyTimers]*node // whose OnTimer they have
+	globals  []*global
 	built    bool
 }
 
@@ -86,6 +87,11 @@ type node struct {
 	// instantiate makes the operator for one task: a step[K, V] of its input's types, or the entry
 	// of a source.
 	instantiate func(c *instance, n *node) any
+
+	// global is the table that a join looks into, which is outside of the tasks; globalLeft says that it hands records on also
+	// without a row.
+	global     *global
+	globalLeft bool
 
 	// external is what a source leads to that reads for a sink outside of Kafka.
 	external *External

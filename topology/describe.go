@@ -39,6 +39,10 @@ func (t *Topology) Describe() string {
 		}
 		sb.WriteString("\n")
 	}
+	for i, g := range t.globals {
+		fmt.Fprintf(&sb, "  Sub-topology: %d for global store (will not generate tasks)\n    Source: %s-source (topics: [%s])\n      --> %s\n"+
+			"    Processor: %s (stores: [%s])\n      --> none\n      <-- %s-source\n\n", len(t.parts)+i, g.Name, g.Topic, g.Name, g.Name, g.Name, g.Name)
+	}
 	return sb.String()
 }
 
@@ -88,6 +92,9 @@ func (n *node) storeNames() []string {
 	for _, h := range n.stores {
 		names = append(names, h.spec().Name)
 	}
+	if n.global != nil {
+		names = append(names, n.global.Name)
+	}
 	return names
 }
 
@@ -111,7 +118,7 @@ type GraphNode struct {
 	Operator string `json:"operator,omitempty"`
 	// Internal is true for repartition topics.
 	Internal bool `json:"internal,omitempty"`
-	// Subtopology is the index of the sub-topology that it belongs to, -1 for topics.
+	// Subtopology is the index of the sub-topology that it belongs to, -1 for topics and global tables.
 	Subtopology int `json:"subtopology"`
 }
 
@@ -147,6 +154,10 @@ func (t *Topology) Graph() Graph {
 	link := func(from, to string, branch int) { g.Edges = append(g.Edges, GraphEdge{from, to, branch}) }
 	topic := func(name string, internal, external bool) string {
 		return add(GraphNode{Kind: NodeTopic, Name: t.fullName(name, internal, external), Internal: internal, Subtopology: -1})
+	}
+	for _, g := range t.globals {
+		from := topic(g.Topic, false, false)
+		link(from, add(GraphNode{Kind: NodeStore, Name: g.Name, Subtopology: -1}), -1)
 	}
 	for i, part := range t.parts {
 		operator := func(n *node) string {

@@ -43,7 +43,7 @@ func operatorsOf(files []*ast.File) map[string]bool {
 				continue
 			}
 			ast.Inspect(fn.Type, func(n ast.Node) bool {
-				if id, ok := n.(*ast.Ident); ok && slices.Contains([]string{"Stream", "KTable", "Grouped", "WindowedStream"}, id.Name) {
+				if id, ok := n.(*ast.Ident); ok && slices.Contains([]string{"Stream", "KTable", "GlobalKTable", "Grouped", "WindowedStream"}, id.Name) {
 					found[fn.Name.Name] = true
 				}
 				return true

@@ -44,7 +44,7 @@ type Finding struct {
 type EdgeLevel struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// FromClass and ToClass are those of the operators: kafka, repartition, pure, strong, dedup or topic.
+	// FromClass and ToClass are those of the operators: kafka, repartition, pure, strong, lookup, dedup or topic.
 	FromClass string `json:"from_class"`
 	ToClass   string `json:"to_class"`
 	Level     Level  `json:"level"`
@@ -181,6 +181,9 @@ func (n *node) class() string {
 }
 
 func (n *node) operatorClass() operatorClass {
+	if n.global != nil {
+		return operatorLookup
+	}
 	switch n.kind {
 	case kindDedup:
 		return operatorDedup
@@ -250,6 +253,8 @@ func boundsOf(n *node, w waypoint, readers map[string]*node) []Finding {
 		note("a record without a usable ID passes, and its repeats do, too", "stop, or send it to the dead letter topic")
 	}
 	switch {
+	case n.global != nil:
+		globalBounds(n, note)
 	case n.dedup != nil:
 		dedupBounds(n, w, note)
 	case n.source != nil && !n.source.Internal && !dedupBehind(n, readers):
@@ -276,6 +281,20 @@ func dedupBounds(n *node, w waypoint, note func(what, remedy string)) {
 	}
 	if n.opts.onDuplicate == Forward {
 		note(fmt.Sprintf("repeats pass, with the header %q: who reads on must heed it", DuplicateHeader), "leave OnDuplicate out")
+	}
+}
+
+// globalBounds say what a join with a global table promises less than one with a table.
+func globalBounds(n *node, note func(what, remedy string)) {
+	const remedy = "use Table, KeyBy and JoinTable: then record, row and result are one cut"
+	table := quote(n.global.Name)
+	note("rows of global table "+table+" are not part of the transaction's cut: a record finds the row as its process has read it at that moment, "+
+		"and one that is processed again before it was committed may find a newer one", remedy)
+	if !n.globalLeft {
+		note("a record whose row in global table "+table+" is not read yet is dropped, also if the row was committed before it", "use LeftJoinGlobal (kind: left), which hands it on; or "+remedy)
+	}
+	if n.global.Policy == PolicySkip {
+		note("a record of topic "+quote(n.global.Topic)+" that is no row is passed over: the row stays as it was", "use the policy stop")
 	}
 }
 

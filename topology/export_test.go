@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// RunExample sends records ("key=value", "key=value#id", "key=value@seconds") into the first source and prints what comes out of the topology, sub-topology
+// RunExample sends records ("key=value", "key=value#id", "key=value@seconds") into the first source, rows ("TABLE:key=value") into a global table, and prints what comes out of the topology, sub-topology
 // by sub-topology: records in repartition topics go on as they would with a broker.
 func RunExample(b *Builder, records ...string) {
 	topo, err := b.Build()
@@ -25,6 +25,12 @@ func RunExample(b *Builder, records ...string) {
 		byTopic[topo.SourceTopic(s.Sources[0])] = d
 	}
 	for _, r := range records {
+		if table, row, ok := strings.Cut(r, ":"); ok {
+			for _, d := range drivers {
+				d.put(table, text(row))
+			}
+			continue
+		}
 		r, seconds, timed := strings.Cut(r, "@")
 		in := text(r)
 		if timed {

@@ -73,6 +73,9 @@ const (
 	operatorStrong operatorClass = "strong" // what it keeps and what it hands on are committed together
 	operatorDedup  operatorClass = "dedup"  // strong, and drops repeats
 	operatorWeak   operatorClass = "weak"   // hands on before what it did is durable
+	// operatorLookup hands on what follows from the record and from a table outside of the cut: when it is done again before it
+	// was committed, something else may follow. What is committed is neither lost nor repeated by that.
+	operatorLookup operatorClass = "lookup"
 )
 
 // sinkClass is what the analysis knows of an output.

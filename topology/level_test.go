@@ -10,7 +10,7 @@ import (
 func TestLevels(t *testing.T) {
 	sources := []sourceClass{sourceKafka, sourceRepartition, sourceFile, sourceHTTP, sourceSocket}
 	ids := []idClass{idProducer, idPosition, idNone}
-	operators := []operatorClass{operatorPure, operatorStrong, operatorDedup, operatorWeak}
+	operators := []operatorClass{operatorPure, operatorStrong, operatorLookup, operatorDedup, operatorWeak}
 	sinks := []sinkClass{sinkTopic, sinkLedger, sinkIdempotent, sinkWAL, sinkTwoPhase, sinkPlain}
 	seen := map[Level]int{}
 	for _, s := range sources {

@@ -42,6 +42,7 @@ type options struct {
 	withoutID  bool
 	feedback   bool // the topic may be read, too
 	partition  any  // func(record.Record[K, V], int32) record.Partition
+	maxBytes   *int64
 	stores     []StateStore
 	timers     []timerHandler
 	schedules  []scheduleHandler
@@ -87,6 +88,11 @@ type (
 	TableOption interface {
 		option
 		table()
+	}
+	// GlobalTableOption is an option of GlobalTable: Name, OnError, MaxBytes.
+	GlobalTableOption interface {
+		option
+		global()
 	}
 	// JoinOption is an option of the joins: OnError; of joins of two streams also OnLate.
 	JoinOption interface {
@@ -144,10 +150,13 @@ type (
 	ProcessSetting struct{ setting }
 	// SinkSetting is an option of To alone.
 	SinkSetting struct{ setting }
+	// GlobalSetting is an option of GlobalTable alone.
+	GlobalSetting struct{ setting }
 )
 
 func (NameOption) source() {}
 func (NameOption) step()   {}
+func (NameOption) global() {}
 func (NameOption) sink()   {}
 
 func (PolicyOption) source()    {}
@@ -158,6 +167,7 @@ func (PolicyOption) aggregate() {}
 func (PolicyOption) process()   {}
 func (PolicyOption) table()     {}
 func (PolicyOption) join()      {}
+func (PolicyOption) global()    {}
 func (PolicyOption) sink()      {}
 
 func (IDOption) source() {}
@@ -187,6 +197,7 @@ func (LateOption) aggregate()       {}
 func (LateOption) join()            {}
 func (ProcessSetting) process()     {}
 func (SinkSetting) sink()           {}
+func (GlobalSetting) global()       {}
 
 // Name names a source (default: its topic), a stateless operator (default: kind and number, as
 // "map-2") or a sink (default: "to-" and its topic). Letters, digits, '.', '_' and '-'.

@@ -49,6 +49,21 @@ type Environment interface {
 	Partitions(sink int) int32
 }
 
+// GlobalRuntime is the part of a Runtime that only joins with global tables need. NewChain refuses a sub-topology with such a join if
+// its Runtime does not implement it.
+type GlobalRuntime interface {
+	Runtime
+	// Global returns a declared global table.
+	Global(name string) GlobalStore
+}
+
+// GlobalStore is the untyped face of a global table: rows as GlobalSpec.Row has made them. It may change between two calls, by
+// another goroutine.
+type GlobalStore interface {
+	// Get returns nil for a key without a row. The bytes must not be changed, and stay as they are.
+	Get(key []byte) []byte
+}
+
 // Store is the untyped face of a state store: the changes of the open transaction over the committed
 // content. Returned bytes must not be changed and are valid until the record in hand is done.
 type Store interface {

@@ -20,6 +20,7 @@ type fakeRuntime struct {
 	position   record.Position
 	streamTime time.Time
 	stores     map[string]*fakeStore
+	globals    map[string]fakeGlobal
 	ids        map[string]*fakeIDs
 	counters   map[CounterID]*uint64
 	out        []fakeOutput
@@ -38,7 +39,7 @@ type fakeOutput struct {
 func newFakeRuntime() *fakeRuntime {
 	return &fakeRuntime{
 		partition: 3, keepOut: true, arena: make([]byte, 1<<16),
-		stores: map[string]*fakeStore{}, ids: map[string]*fakeIDs{}, counters: map[CounterID]*uint64{},
+		stores: map[string]*fakeStore{}, globals: map[string]fakeGlobal{}, ids: map[string]*fakeIDs{}, counters: map[CounterID]*uint64{},
 	}
 }
 
@@ -47,6 +48,18 @@ func (f *fakeRuntime) Store(name string) Store {
 		f.stores[name] = &fakeStore{content: map[string][]byte{}}
 	}
 	return f.stores[name]
+}
+
+// fakeGlobal is a global table.
+type fakeGlobal map[string][]byte
+
+func (g fakeGlobal) Get(key []byte) []byte { return g[string(key)] }
+
+func (f *fakeRuntime) Global(name string) GlobalStore {
+	if f.globals[name] == nil {
+		f.globals[name] = fakeGlobal{}
+	}
+	return f.globals[name]
 }
 
 func (f *fakeRuntime) Dedup(name string) IDLog {

@@ -23,6 +23,8 @@ type Subtopology struct {
 	LeftOut []DedupSpec
 	Stores  []StoreSpec
 	Joins   []JoinSpec
+	// Globals are the names of the global tables that its tasks look into (see Topology.Globals).
+	Globals []string
 	// Operators are the names of all its nodes in topological order, for metrics.
 	Operators []OperatorSpec
 

@@ -12,6 +12,8 @@ type Topology struct {
 	nodes []*node
 	subs  []*Subtopology
 	parts [][]*node // of each sub-topology
+
+	globals []*global
 }
 
 // Name is the application's name.
@@ -138,6 +140,9 @@ func newSubtopology(index int, nodes []*node) *Subtopology {
 		}
 	}
 	for _, n := range nodes {
+		if n.global != nil && !slices.Contains(s.Globals, n.global.Name) {
+			s.Globals = append(s.Globals, n.global.Name)
+		}
 		if len(n.sides) > 0 {
 			s.Joins = append(s.Joins, JoinSpec{Operator: n.name, Sources: sourcesOf(n.sides, sources)})
 		}
@@ -150,7 +155,7 @@ func newSubtopology(index int, nodes []*node) *Subtopology {
 // Build returns the topology, or every mistake in it: each a *Problem, joined (see Problems).
 // Nothing can be added to the builder afterwards.
 func (b *Builder) Build() (*Topology, error) {
-	t := &Topology{name: b.app, nodes: b.nodes, parts: connected(b.nodes)}
+	t := &Topology{name: b.app, nodes: b.nodes, parts: connected(b.nodes), globals: b.globals}
 	problems := append(slices.Clone(b.problems), check(b, t)...)
 	if len(problems) > 0 {
 		return nil, joinProblems(problems)
@@ -208,6 +213,7 @@ func check(b *Builder, t *Topology) []*Problem {
 			note(n.name, "loop", "writes topic %q, which source %q reads: its records would come back without end; if that is meant, say so with Feedback", n.sink.Topic, source.name)
 		}
 	}
+	checkGlobals(b, names, note)
 	checkStores(t, note)
 	return found
 }
