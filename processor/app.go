@@ -115,6 +115,10 @@ func (a *App) Run(ctx context.Context) (err error) {
 	}
 	e := a.newEngine(cluster, log, plan, metrics)
 	e.clusterID = clusterID
+	if err := openGlobals(ctx, e); err != nil {
+		return err
+	}
+	defer e.globals.close()
 	e.log.Info("starting", "application", a.topo.Name(), "guarantee", a.cfg.guarantee, "instance", a.stats.instance, "cluster", clusterID, "workers", a.cfg.workers)
 	return a.runWorkers(ctx, e)
 }
@@ -236,6 +240,11 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	rest.Go(func() { e.compactLoop(memberCtx) })
 	rest.Go(func() { e.watchLoop(memberCtx) })
 	rest.Go(func() { group.sinks.loop(memberCtx) })
+	rest.Go(func() {
+		if err := e.globals.run(memberCtx); err != nil {
+			fail(err)
+		}
+	})
 	rest.Go(func() {
 		if err := e.identityLoop(memberCtx); err != nil {
 			fail(err)

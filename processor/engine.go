@@ -35,6 +35,7 @@ type engine struct {
 	log     *slog.Logger
 	metrics *metric.Set // nil: none
 	stats   *stats
+	globals *globals // nil: the topology has no global table
 
 	now         func() time.Time
 	sleep       func(ctx context.Context, d time.Duration) error
@@ -94,7 +95,7 @@ func (p *subPlan) changelogs(n record.Partition) []record.ChangelogPosition {
 
 // taskConfig is the configuration of the task of partition n.
 func (p *subPlan) taskConfig(e *engine, n record.Partition) taskConfig {
-	c := taskConfig{sub: p.sub, partition: n, clusterID: e.clusterID, inputs: p.taskInputs(n), upstreams: p.upstreams, forgetful: p.forgetful, sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}, meters: map[string]*idMeter{}, taps: e.cfg.taps}
+	c := taskConfig{sub: p.sub, partition: n, clusterID: e.clusterID, inputs: p.taskInputs(n), upstreams: p.upstreams, forgetful: p.forgetful, sinks: p.sinks, policy: e.cfg.policy, deadLetter: p.deadLetter, stores: map[string]storeTarget{}, meters: map[string]*idMeter{}, taps: e.cfg.taps, globals: e.globals}
 	if e.cfg.traces != nil {
 		c.traces = e.topo.Name()
 	}

@@ -21,6 +21,9 @@ func (e *engine) identityLoop(ctx context.Context) error {
 		if err := e.checkIdentities(ctx); err != nil {
 			return err
 		}
+		if err := e.globals.checkIdentity(ctx); err != nil {
+			return err
+		}
 	}
 	return nil
 }

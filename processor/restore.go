@@ -62,6 +62,7 @@ type restoration struct {
 	starts    map[record.TopicPartition]record.Offset
 	ends      map[record.TopicPartition]record.Offset
 	stable    map[record.TopicPartition]record.Offset // of the inputs, if a join must know
+	globals   map[record.TopicPartition]record.Offset // where the topics of global tables ended, if there are any
 	logs      []changelog.Log
 	found     record.LocalPosition // of the local store before anything was changed
 	follower  *changelog.Follower
@@ -115,13 +116,27 @@ func (w *worker) stepRestores(ctx context.Context) (time.Duration, error) {
 		}
 	}
 	for _, r := range w.runs {
-		if rs := r.restore; rs != nil && rs.asked && (rs.follower == nil || rs.follower.Done()) {
+		if rs := r.restore; rs != nil && rs.asked && (rs.follower == nil || rs.follower.Done()) && !w.awaitsGlobals(r) {
 			if err := w.finishRestore(ctx, r); err != nil {
 				return 0, err
 			}
 		}
 	}
 	return wait, nil
+}
+
+// awaitsGlobals says whether a global table that the task looks into is not read up to where its topic ended when the task asked.
+func (w *worker) awaitsGlobals(r *taskRun) bool {
+	names := r.plan.sub.Globals
+	if len(names) == 0 {
+		return false
+	}
+	why := w.globals.lacks(names, r.restore.globals)
+	if why != "" && why != r.restore.reason {
+		r.restore.reason = why
+		w.publish(r)
+	}
+	return why != ""
 }
 
 // ask reads the truth in this order: committed offsets with RequireStable, then the high watermarks of
@@ -177,6 +192,12 @@ func (w *worker) askBrokers(ctx context.Context, r *taskRun) error {
 	}
 	if len(r.plan.sub.Joins) > 0 {
 		if rs.stable, err = w.cluster.StableOffsets(ctx, r.inputs); err != nil {
+			return err
+		}
+	}
+	if names := r.plan.sub.Globals; len(names) > 0 {
+		// After the offsets: whoever had the task before has seen no more than this (docs/adr/0020).
+		if rs.globals, err = w.cluster.StableOffsets(ctx, w.globals.wants(names)); err != nil {
 			return err
 		}
 	}

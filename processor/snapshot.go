@@ -45,6 +45,9 @@ func (s *stats) snapshot(topo *topology.Topology, log sizer) metric.Snapshot {
 		}
 		out.Operators = append(out.Operators, m)
 	}
+	for _, g := range st.Globals {
+		out.Globals = append(out.Globals, g.metrics())
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// Where a process begins or ends, tasks come and go one by one, and none of that is a record.

@@ -16,7 +16,8 @@ import (
 // stats is what the process knows of itself: written by the workers at commits and transitions, read
 // by Status and by scrapes, which never wait for a worker.
 type stats struct {
-	served served // for queries
+	served  served   // for queries
+	globals *globals // nil: there are none. Set before anybody asks.
 
 	mu          sync.Mutex // guards all below
 	state       State
@@ -200,6 +201,7 @@ func (s *stats) status(topo *topology.Topology) Status {
 	if out.State == Blocked {
 		out.Reason = s.held()
 	}
+	out.Globals = s.globals.status()
 	ops := map[string]*OperatorStatus{}
 	for _, sub := range topo.Subtopologies() {
 		for _, o := range sub.Operators {

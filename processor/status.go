@@ -49,6 +49,7 @@ type Status struct {
 	Started      time.Time           `json:"started"`
 	Tasks        []TaskStatus        `json:"tasks"`
 	Operators    []OperatorStatus    `json:"operators"`
+	Globals      []GlobalStatus      `json:"globals,omitempty"` // the global tables
 	Transactions TransactionStatus   `json:"transactions"`
 	Errors       []RecordErrorStatus `json:"errors,omitempty"` // the last ones, oldest first
 }

@@ -73,6 +73,9 @@ func NewStepper(ctx context.Context, topo *topology.Topology, env Env, opts ...O
 	if e.point == nil {
 		e.point = func(string) {}
 	}
+	if err := openGlobals(ctx, e); err != nil {
+		return nil, err
+	}
 	e.stats.instance = env.Instance
 	e.stats.setState(Rebalancing, "")
 	workers := make([]*worker, cfg.workers)
@@ -115,6 +118,11 @@ func (s *Stepper) Start(ctx context.Context, worker int) error {
 func (s *Stepper) Step(ctx context.Context, worker int) error {
 	if err := s.failed[worker]; err != nil {
 		return err
+	}
+	if worker == 0 {
+		if err := s.engine.globals.step(ctx, 0); err != nil {
+			return err
+		}
 	}
 	return s.workers[worker].step(ctx)
 }

@@ -57,6 +57,7 @@ type taskConfig struct {
 	meters     map[string]*idMeter // by dedup operator; none in simulations
 	taps       *tapPoint           // nil in simulations
 	traces     string              // name of the application, if it is traced
+	globals    *globals            // nil: the topology has none
 }
 
 // storeTarget is a state store's changelog topic.

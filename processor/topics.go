@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
@@ -111,6 +112,9 @@ func userTopics(ctx context.Context, c broker.Cluster, topo *topology.Topology, 
 				add(x.Topic, "output topic")
 			}
 		}
+	}
+	for _, g := range topo.Globals() {
+		add(g.Topic, "topic of global table "+strconv.Quote(g.Name)+",")
 	}
 	if cfg.deadLetter != "" {
 		add(cfg.deadLetter, "dead letter topic")

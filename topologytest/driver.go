@@ -138,6 +138,9 @@ func (d *Driver) makeTopics() {
 			}
 		}
 	}
+	for _, g := range d.topo.Globals() {
+		names = append(names, g.Topic)
+	}
 	c := d.b.Client("setup")
 	for _, name := range names {
 		if d.outputs[name] != nil {
@@ -270,8 +273,12 @@ func (d *Driver) busy() bool {
 	if d.moved || len(d.b.Undecided()) > 0 {
 		return true
 	}
+	stable := func(tp record.TopicPartition) record.Offset {
+		_, end, _ := d.b.Offsets(tp)
+		return end
+	}
 	for _, in := range d.instances {
-		if in.stepper == nil || in.stepper.Busy() {
+		if in.stepper == nil || in.stepper.Busy() || in.stepper.GlobalsBehind(stable) {
 			return true
 		}
 	}

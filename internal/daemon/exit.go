@@ -79,7 +79,7 @@ func ExitCode(err error) int {
 		{ExitNotAllowed, []error{broker.ErrAuthentication, broker.ErrAuthorization, ErrDenied}},
 		{ExitTemporary, []error{ErrNotReachable, ErrNoAnswer}}, // also of a socket that does not exist
 		{ExitConfig, []error{
-			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrOffsets, processor.ErrOrphaned,
+			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrGlobalTable, processor.ErrOffsets, processor.ErrOrphaned,
 			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, pipeline.ErrUnset, fs.ErrNotExist,
 		}},
 		{ExitTemporary, []error{broker.ErrUnreachable, processor.ErrTarget, txlog.ErrLocked, txlog.ErrDiskFull, ErrInUse}},

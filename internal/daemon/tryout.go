@@ -22,7 +22,15 @@ type tryout struct {
 	// out has what was written, by topic; dead what the policy dead_letter took, with the reason.
 	out  map[string][]topology.SinkRecord
 	dead []deadRecord
+	// globals are the rows of the global tables.
+	globals map[string]tryGlobal
 }
+
+// tryGlobal is a global table.
+type tryGlobal map[string][]byte
+
+// Get implements topology.GlobalStore.
+func (g tryGlobal) Get(key []byte) []byte { return g[string(key)] }
 
 type deadRecord struct {
 	key, value []byte
@@ -43,10 +51,14 @@ type tryTask struct {
 }
 
 func newTryout(topo *topology.Topology, policy topology.Policy) (*tryout, error) {
-	x := &tryout{topo: topo, policy: policy, out: map[string][]topology.SinkRecord{}}
+	x := &tryout{topo: topo, policy: policy, out: map[string][]topology.SinkRecord{}, globals: map[string]tryGlobal{}}
+	for _, g := range topo.Globals() {
+		x.globals[g.Name] = tryGlobal{}
+	}
 	for _, s := range topo.Subtopologies() {
 		t := &tryTask{sub: s, watermark: window.NoTime, fired: window.NoTime, began: window.NoTime}
 		t.memory = newTryMemory(t)
+		t.memory.globals = x.globals
 		for range s.Sources {
 			t.newest = append(t.newest, window.NoTime)
 		}
@@ -64,6 +76,21 @@ func newTryout(topo *topology.Topology, policy topology.Policy) (*tryout, error)
 
 // send hands a record to whoever reads the topic, and does all that follows. An error is one with which the pipeline would stop.
 func (x *tryout) send(topic string, r broker.Record) error {
+	for _, g := range x.topo.Globals() {
+		if g.Topic != topic {
+			continue
+		}
+		key, value, err := g.Row(&r)
+		switch rows := x.globals[g.Name]; {
+		case err != nil && g.Policy == topology.PolicySkip || err == nil && key == nil:
+		case err != nil:
+			return fmt.Errorf("the pipeline stops: global table %q: %w", g.Name, err)
+		case value == nil:
+			delete(rows, string(key))
+		default:
+			rows[string(key)] = value
+		}
+	}
 	for _, t := range x.tasks {
 		for i, src := range t.sub.Sources {
 			if x.topo.SourceTopic(src) != topic {
@@ -271,6 +298,7 @@ type tryMemory struct {
 	stores   map[string]*tryStore
 	logs     map[string]*tryLog
 	counters map[topology.CounterID]*uint64
+	globals  map[string]tryGlobal
 	out      []tryEmit
 	position record.Position
 	offset   record.Offset
@@ -282,7 +310,10 @@ type tryEmit struct {
 	topology.SinkRecord
 }
 
-var _ topology.Environment = (*tryMemory)(nil)
+var (
+	_ topology.Environment   = (*tryMemory)(nil)
+	_ topology.GlobalRuntime = (*tryMemory)(nil)
+)
 
 func newTryMemory(t *tryTask) *tryMemory {
 	m := &tryMemory{t: t, stores: map[string]*tryStore{}, logs: map[string]*tryLog{}, counters: map[topology.CounterID]*uint64{}}
@@ -304,16 +335,17 @@ func (m *tryMemory) undo() {
 	m.begin()
 }
 
-func (m *tryMemory) Store(name string) topology.Store     { return m.stores[name] }
-func (m *tryMemory) Dedup(name string) topology.IDLog     { return m.logs[name] }
-func (m *tryMemory) Alloc(n int) []byte                   { return make([]byte, 0, n) }
-func (m *tryMemory) Keep(int)                             {}
-func (m *tryMemory) StreamTime() time.Time                { return m.t.streamTime }
-func (m *tryMemory) Position() record.Position            { return m.position }
-func (m *tryMemory) ClusterID() string                    { return "test" }
-func (m *tryMemory) TopicID(string) string                { return "00000000-0000-0000-0000-000000000001" }
-func (m *tryMemory) Partitions(int) int32                 { return 1 }
-func (m *tryMemory) Emit(sink int, r topology.SinkRecord) { m.out = append(m.out, tryEmit{sink, r}) }
+func (m *tryMemory) Store(name string) topology.Store        { return m.stores[name] }
+func (m *tryMemory) Dedup(name string) topology.IDLog        { return m.logs[name] }
+func (m *tryMemory) Global(name string) topology.GlobalStore { return m.globals[name] }
+func (m *tryMemory) Alloc(n int) []byte                      { return make([]byte, 0, n) }
+func (m *tryMemory) Keep(int)                                {}
+func (m *tryMemory) StreamTime() time.Time                   { return m.t.streamTime }
+func (m *tryMemory) Position() record.Position               { return m.position }
+func (m *tryMemory) ClusterID() string                       { return "test" }
+func (m *tryMemory) TopicID(string) string                   { return "00000000-0000-0000-0000-000000000001" }
+func (m *tryMemory) Partitions(int) int32                    { return 1 }
+func (m *tryMemory) Emit(sink int, r topology.SinkRecord)    { m.out = append(m.out, tryEmit{sink, r}) }
 
 func (m *tryMemory) Counter(c topology.CounterID) *uint64 {
 	if m.counters[c] == nil {

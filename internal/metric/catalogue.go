@@ -104,6 +104,12 @@ func Catalogue() []Def {
 		{Name: "streamd_restored_records_total", Type: Counter, Help: "Changelog records read back into local stores.", Labels: []string{"store"}},
 		{Name: "streamd_restore_remaining_records", Type: Gauge, Help: "Changelog records still to read before the tasks of this process can run.", Labels: []string{"store"}},
 		{Name: "streamd_restore_duration_seconds", Type: Histogram, Help: "Time a task needed to restore, by mode: tail or full.", Labels: []string{"store", "mode"}, Buckets: slowBuckets()},
+		// Global tables.
+		{Name: "streamd_global_table_rows", Type: Gauge, Help: "Rows of a global table in this process.", Labels: []string{"table"}},
+		{Name: "streamd_global_table_size_bytes", Type: Gauge, Help: "Memory that the rows of a global table count for in this process.", Labels: []string{"table"}},
+		{Name: "streamd_global_table_lag_records", Type: Gauge, Help: "Offsets of the topic of a global table that are known to be committed and not in its rows.", Labels: []string{"table"}},
+		{Name: "streamd_global_table_as_of_timestamp_seconds", Type: Gauge, Help: "Unix time as of which the rows of a global table are those of its topic, 0 before it was read: its age grows while the topic cannot be read.", Labels: []string{"table"}},
+		{Name: "streamd_global_table_skipped_records_total", Type: Counter, Help: "Records of the topic of a global table that were no rows and were passed over, since the start of the process.", Labels: []string{"table"}},
 		// Output.
 		{Name: "streamd_produced_records_total", Type: Counter, Help: "Records written to output topics in committed transactions.", Labels: []string{"topic"}},
 		{Name: "streamd_produced_bytes_total", Type: Counter, Help: "Key, value and header bytes written to output topics in committed transactions.", Labels: []string{"topic"}},

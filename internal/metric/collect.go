@@ -42,6 +42,9 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 	for _, st := range snap.Stores {
 		b.store(st)
 	}
+	for _, g := range snap.Globals {
+		b.global(g)
+	}
 	for _, m := range b.samples {
 		ch <- m.metric(s.descs[m.name])
 	}
@@ -126,6 +129,14 @@ func (b *batch) inputs(inputs []Input, mode PartitionLag) {
 	for topic, lag := range highest {
 		b.gauge("streamd_consumer_lag_max_records", float64(lag), topic)
 	}
+}
+
+func (b *batch) global(g Global) {
+	b.gauge("streamd_global_table_rows", float64(g.Rows), g.Name)
+	b.gauge("streamd_global_table_size_bytes", float64(g.Bytes), g.Name)
+	b.gauge("streamd_global_table_lag_records", float64(g.Lag), g.Name)
+	b.gauge("streamd_global_table_as_of_timestamp_seconds", unix(g.AsOf), g.Name)
+	b.count("streamd_global_table_skipped_records_total", g.Skipped, g.Name)
 }
 
 func (b *batch) topic(t Topic) {

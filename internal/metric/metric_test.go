@@ -36,7 +36,8 @@ func testSnapshot() Snapshot {
 			}, Dedup: &Dedup{IDs: 6, Retention: time.Hour, Oldest: time.Unix(1500, 0), BloomBytes: 64, BloomFill: .25, FalsePositiveRatio: .001, Expired: 4, Rebuilds: map[string]uint64{"start": 1}}},
 			{Name: "totals", Kind: "aggregate", Counters: map[string]uint64{"in": 6, "out": 6, "timers/fired": 2}},
 		},
-		Stores: []Store{{Name: "totals", LSM: 100, ValueLog: 20, WrittenRecords: 6, WrittenBytes: 60, RestoredRecords: 2, RestoreRemaining: -1}},
+		Stores:  []Store{{Name: "totals", LSM: 100, ValueLog: 20, WrittenRecords: 6, WrittenBytes: 60, RestoredRecords: 2, RestoreRemaining: -1}},
+		Globals: []Global{{Name: "countries", Rows: 3, Bytes: 300, Lag: 2, AsOf: time.Unix(1700000000, 0), Skipped: 1}},
 	}
 }
 
@@ -222,6 +223,11 @@ func TestValues(t *testing.T) {
 		{"streamd_restore_duration_seconds", []string{"mode", "full"}, 0},
 		{"streamd_restore_duration_seconds", []string{"mode", "tail"}, 1},
 		{"streamd_restore_remaining_records", nil, 0},
+		{"streamd_global_table_rows", []string{"table", "countries"}, 3},
+		{"streamd_global_table_size_bytes", nil, 300},
+		{"streamd_global_table_lag_records", nil, 2},
+		{"streamd_global_table_as_of_timestamp_seconds", nil, 1700000000},
+		{"streamd_global_table_skipped_records_total", nil, 1},
 		{"streamd_transactions_total", []string{"outcome", "committed"}, 1},
 		{"streamd_transaction_aborts_total", []string{"reason", "rebalance"}, 1},
 		{"streamd_transaction_aborts_total", []string{"reason", "fenced"}, 0},

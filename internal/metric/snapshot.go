@@ -25,6 +25,17 @@ type Snapshot struct {
 	Topics    []Topic
 	Operators []Operator
 	Stores    []Store
+	Globals   []Global
+}
+
+// Global holds the figures of a global table of this process.
+type Global struct {
+	Name    string
+	Rows    int
+	Bytes   int64
+	Lag     int64     // offsets that are known to be committed and not in the rows
+	AsOf    time.Time // the rows are those of the topic as of then; zero: not known yet
+	Skipped uint64    // records that were no rows
 }
 
 // Input is an input partition that this process owns.

@@ -174,6 +174,9 @@ func needs(p *pipeline.Pipeline, topo *topology.Topology) (users, internal []nee
 			add(&internal, topo.StoreTopic(st.Name), "state", read, write, describe)
 		}
 	}
+	for _, g := range topo.Globals() {
+		add(&users, g.Topic, "global table", read, describe)
+	}
 	if t := p.Errors.DeadLetterTopic; t != "" {
 		add(&users, t, "dead letters", write, describe)
 	}

@@ -287,6 +287,13 @@ func (s *spy) Dedup(name string) topology.IDLog {
 	return open{}
 }
 
+// Global implements topology.GlobalRuntime. As the stores of the steps before, the table is empty.
+func (s *spy) Global(string) topology.GlobalStore { return noRows{} }
+
+type noRows struct{}
+
+func (noRows) Get([]byte) []byte { return nil }
+
 type watched struct{ s *spy }
 
 func (w watched) Check(h record.Hash, _ uint64, at time.Time) (dedup.Answer, error) {
