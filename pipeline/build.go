@@ -40,13 +40,21 @@ func (p *plan) build() (*topology.Topology, error) {
 			streams[s.out] = p.buildSource(b, s)
 		}
 	}
-	tables := map[*tablePlan]*topology.KTable[recKey, recValue]{}
+	tables, global := map[*tablePlan]*topology.KTable[recKey, recValue]{}, globals{}
 	for _, t := range p.tables {
-		if t.used && t.src != nil {
+		switch {
+		case !t.used || t.src == nil:
+		case t.global:
+			global[t] = p.buildGlobal(b, t)
+		default:
 			tables[t] = p.buildTable(b, t, streams)
 		}
 	}
 	for _, s := range p.steps {
+		if s.join != nil && s.join.global() {
+			streams[s.outs[0]] = p.buildGlobalJoin(s, streams[s.in[0]], global[s.join.table])
+			continue
+		}
 		p.buildStep(s, streams, tables)
 	}
 	return b.Build()

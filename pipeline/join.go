@@ -82,7 +82,10 @@ func (r *planner) join(s *stepPlan, n *yaml.Node, out *output) {
 	if s.key == nil {
 		return
 	}
-	if !s.direct() || j.other != nil {
+	switch {
+	case j.global():
+		out.keyed = in.keyed // the record stays where it is
+	case !s.direct() || j.other != nil:
 		out.key = s.key.typ
 	}
 	r.sameKeys(j, s, on)
@@ -209,7 +212,7 @@ func (k *keyPlan) shape() string {
 // joinValue reads what is made of a pair.
 func (r *planner) joinValue(s *stepPlan, n *yaml.Node, out *output) {
 	j, in := s.join, s.in[0]
-	stays := j.other == nil && s.direct() // the record is still the one that the source read
+	stays := j.global() || j.other == nil && s.direct() // the record is still the one that the source read
 	mine, theirs := in.value, j.theirs
 	if j.kind == joinOuter {
 		mine = nullable(mine)
@@ -336,6 +339,23 @@ func (p *plan) buildJoin(s *stepPlan, in *stream, streams map[*output]*stream, t
 		out = topology.OuterJoin(left, right, s.name, j.within, func(k recKey, v, other *recValue) (recValue, error) { return s.pair(p, k, v, other) }, opts...)
 	default:
 		out = topology.Join(left, right, s.name, j.within, func(k recKey, v, other recValue) (recValue, error) { return s.pair(p, k, &v, &other) }, opts...)
+	}
+	return out.WithValues(p.values(s.outs[0], nil))
+}
+
+// global says whether the join looks into a global table.
+func (j *joinPlan) global() bool { return j.table != nil && j.table.global }
+
+func (p *plan) buildGlobalJoin(s *stepPlan, in *stream, table *topology.GlobalKTable[recKey, recValue]) *stream {
+	by := func(k recKey, v recValue) (recKey, error) {
+		key, err := s.key.make(p.dec, &event{Key: k, Value: v})
+		return key, s.fail(p, err)
+	}
+	var out *stream
+	if onError := topology.OnError(s.policy); s.join.kind == joinLeft {
+		out = topology.LeftJoinGlobal(in, table, s.name, by, func(k recKey, v recValue, row *recValue) (recValue, error) { return s.pair(p, k, &v, row) }, onError)
+	} else {
+		out = topology.JoinGlobal(in, table, s.name, by, func(k recKey, v, row recValue) (recValue, error) { return s.pair(p, k, &v, &row) }, onError)
 	}
 	return out.WithValues(p.values(s.outs[0], nil))
 }

@@ -158,7 +158,7 @@ func (r *planner) lintDeadLetter() {
 func (r *planner) lintLoop() {
 	sources := slices.Clone(r.plan.sources)
 	for _, t := range r.plan.tables {
-		if t.src != nil {
+		if t.src != nil && !t.global { // a change of a global table makes no record
 			sources = append(sources, t.src)
 		}
 	}

@@ -154,17 +154,19 @@ func referenceOfFile() []Section {
 			Members: &Field{Kind: KindSection, Section: "table", Doc: "A table."},
 		},
 		{
-			Name: "table", Doc: "A topic as a table: a record replaces the row of its key, one without a value deletes it. The topic should be compacted, and have as many partitions as what it is joined with.",
+			Name: "table", Doc: "A topic as a table: a record replaces the row of its key, one without a value deletes it. The topic should be compacted, and have as many partitions as what it is joined with, unless it is `global`.",
 			Example: "topic: customers\ntype: Customer",
 			Fields: []Field{
 				{Name: "topic", Kind: KindText, Required: true, Doc: "The topic."},
 				{Name: "format", Kind: KindWord, Words: []string{formatJSON, formatString, formatBytes, formatCloudEvents}, Default: formatJSON, Doc: "What the values are, as of a source."},
 				{Name: "type", Kind: KindType, Default: "any", Doc: "The type of the rows. Left joins need one."},
+				{Name: "global", Kind: KindBool, Default: "false", Doc: "true: each process has all rows in memory, so that a join by any key needs no topic. The rows are not part of the transaction's cut; see docs/concepts/tables.md. `key`, `timestamp`, `out_of_orderness` and `idleness` have no meaning then."},
+				{Name: "max_bytes", Kind: KindCount, Default: "268435456", Doc: "With `global`: the memory of the rows at which the pipeline stops."},
 				{Name: "key", Kind: KindKey, Default: varKey, Doc: "What a row is looked up by. Anything but the record's key goes through a topic, and a record without a value cannot delete its row: it is an error."},
 				{Name: "timestamp", Kind: KindExpression, Doc: "As of a source."},
 				{Name: "out_of_orderness", Kind: KindDuration, Default: "0s", Doc: "As of a source."},
 				{Name: "idleness", Kind: KindDuration, Default: "30s", Doc: "As of a source."},
-				{Name: "on_error", Kind: KindWord, Words: []string{"stop", "dead_letter", "skip"}, Doc: "What becomes of a record that cannot be read."},
+				{Name: "on_error", Kind: KindWord, Words: []string{"stop", "dead_letter", "skip"}, Doc: "What becomes of a record that cannot be read. With `global`: stop, which is the default then, or skip."},
 			},
 		},
 		{

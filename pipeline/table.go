@@ -16,7 +16,13 @@ type tablePlan struct {
 	from *output     // the records of a source or step
 	key  *keyPlan    // nil: the records' own
 	used bool
+	// global says that each process has all rows, outside of the tasks; maxBytes bounds them, 0: the default.
+	global   bool
+	maxBytes int
 }
+
+// globals are the global tables of a topology under way.
+type globals map[*tablePlan]*topology.GlobalKTable[recKey, recValue]
 
 // out is what the rows are.
 func (t *tablePlan) out() *output {
@@ -50,16 +56,54 @@ func (r *planner) table(key, n *yaml.Node) {
 	if o == nil {
 		return
 	}
+	if n := o.get("global"); n != nil {
+		t.global = r.d.boolean(n, "global")
+	}
+	r.globalFields(o, t)
 	format := r.sourceFields(o, t.src, func(sc *scope) {
-		if n := o.get("key"); n != nil {
+		if n := o.get("key"); n != nil && !t.global {
 			if t.key = r.keyOf(n, "key", sc); t.key != nil {
 				t.src.out.key = t.key.typ
 			}
 		}
 	})
-	o.notYet("global")
 	o.finish()
 	r.p.Sources = append(r.p.Sources, Source{Name: name, Topic: t.src.topic, Format: format, Start: t.src.start})
+}
+
+// globalFields reads what only a global table has, and reports what it does not have.
+func (r *planner) globalFields(o *object, t *tablePlan) {
+	limitKey, limit := o.pair("max_bytes")
+	if !t.global {
+		if limitKey != nil {
+			r.d.errorf(limitKey, RuleInvalidValue, "max_bytes has a meaning with global: true only")
+		}
+		return
+	}
+	if limit != nil {
+		t.maxBytes = r.d.count(limit, "max_bytes")
+	}
+	for _, name := range []string{"key", "timestamp", "out_of_orderness", "idleness"} {
+		if k, _ := o.pair(name); k != nil {
+			r.d.errorf(k, RuleInvalidValue, "%s has no meaning for a global table", name).
+				hint("its rows have the keys of the topic's records, and no time; the join says by what they are looked up: on")
+		}
+	}
+	if _, n := o.pair("on_error"); n != nil && n.Value == "dead_letter" {
+		r.d.errorf(n, RuleInvalidValue, "a global table has no dead letters: each process would send them, at each start").hint("stop, or skip: then the row stays as it was")
+	}
+	if _, n := o.pair("format"); n != nil && n.Value == formatCloudEvents {
+		r.d.errorf(n, RuleNotAvailable, "format %q is not available for a global table", formatCloudEvents)
+	}
+}
+
+// buildGlobal declares a global table.
+func (p *plan) buildGlobal(b *topology.Builder, t *tablePlan) *topology.GlobalKTable[recKey, recValue] {
+	opts := []topology.GlobalTableOption{topology.Name(t.src.out.name), topology.OnError(t.src.policy)}
+	if t.maxBytes > 0 {
+		opts = append(opts, topology.MaxBytes(int64(t.maxBytes)))
+	}
+	return topology.GlobalTable(b, t.src.topic, keySerde{t.src.out.key}, p.values(t.src.out, &sourceInfo{topic: t.src.topic}), opts...)
 }
 
 // tableOf finds a table by its name.
