@@ -95,7 +95,9 @@ func openGlobals(ctx context.Context, e *engine) error {
 		}
 	}
 	e.globals = newGlobals(e, topics)
+	e.stats.mu.Lock() // a page may ask already
 	e.stats.globals = e.globals
+	e.stats.mu.Unlock()
 	return nil
 }
 

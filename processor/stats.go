@@ -16,8 +16,7 @@ import (
 // stats is what the process knows of itself: written by the workers at commits and transitions, read
 // by Status and by scrapes, which never wait for a worker.
 type stats struct {
-	served  served   // for queries
-	globals *globals // nil: there are none. Set before anybody asks.
+	served served // for queries
 
 	mu          sync.Mutex // guards all below
 	state       State
@@ -37,6 +36,7 @@ type stats struct {
 	failed      map[int]string    // by worker: why its last transaction was not committed
 	stuck       map[string]string // by task: what holds up its input
 	unwritten   map[string]string // by task of a sink: why its rows are not written
+	globals     *globals          // nil: there are none
 }
 
 // taskView is a copy of a task's committed figures.
