@@ -13,6 +13,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/streamd/streamd/internal/daemon"
@@ -167,5 +168,27 @@ func TestTooLarge(t *testing.T) {
 				t.Errorf("%d done, refused %v, want %v", s.Letters, refused, want)
 			}
 		})
+	}
+}
+
+// TestSettlementIsNamed: who looks for what is open in the topics of a pipeline is told that it is a settlement.
+func TestSettlementIsNamed(t *testing.T) {
+	c, p := lettersCluster(t, 1)
+	other := reader(t, c, kgo.TransactionalID(settlerID("dead")), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err := other.BeginTransaction(); err != nil {
+		t.Fatal(err)
+	}
+	if err := other.ProduceSync(t.Context(), &kgo.Record{Topic: "dead", Value: []byte("open")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	x, err := InspectTransactions(t.Context(), p, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(x.Open) != 1 || x.Open[0].Owner != "streamd dlq, on the dead letters in topic dead" || len(x.Hanging) != 0 {
+		t.Errorf("%+v", x)
+	}
+	if err := other.EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -116,29 +116,36 @@ type inspection struct {
 	bounds map[rawlog.Partition]rawlog.Bounds
 }
 
-// open asks the coordinators.
-func (x *inspection) open(ctx context.Context) error {
-	var ids []string
+// listed are the transactions that the coordinators say to be open.
+func (x *inspection) listed(ctx context.Context) (out []kmsg.ListTransactionsResponseTransactionState, err error) {
 	for _, shard := range x.kgo.RequestSharded(ctx, kmsg.NewPtrListTransactionsRequest()) {
 		if shard.Err != nil {
-			return failed("list transactions", shard.Err)
+			return nil, failed("list transactions", shard.Err)
 		}
 		resp := shard.Resp.(*kmsg.ListTransactionsResponse)
 		if err := failedCode("list transactions", resp.ErrorCode); err != nil {
-			return err
+			return nil, err
 		}
 		for _, t := range resp.TransactionStates {
 			if openState(t.TransactionState) {
-				ids = append(ids, t.TransactionalID)
+				out = append(out, t)
 			}
 		}
 	}
-	if len(ids) == 0 {
-		return nil
+	return out, nil
+}
+
+// open asks the coordinators.
+func (x *inspection) open(ctx context.Context) error {
+	listed, err := x.listed(ctx)
+	if err != nil || len(listed) == 0 {
+		return err
 	}
-	slices.Sort(ids)
 	req := kmsg.NewPtrDescribeTransactionsRequest()
-	req.TransactionalIDs = ids
+	for _, t := range listed {
+		req.TransactionalIDs = append(req.TransactionalIDs, t.TransactionalID)
+	}
+	slices.Sort(req.TransactionalIDs)
 	for _, shard := range x.kgo.RequestSharded(ctx, req) {
 		if shard.Err != nil {
 			return failed("describe transactions", shard.Err)
@@ -214,9 +221,12 @@ func (x *inspection) hanging(ctx context.Context) error {
 	for i := range x.out.Open {
 		known[x.out.Open[i].Producer] = true
 	}
-	others, err := x.producers(ctx)
+	others, err := x.listed(ctx)
 	if err != nil {
 		return err
+	}
+	for _, t := range others {
+		known[t.ProducerID] = true
 	}
 	for _, shard := range x.kgo.RequestSharded(ctx, req) {
 		if shard.Err != nil {
@@ -230,7 +240,7 @@ func (x *inspection) hanging(ctx context.Context) error {
 				}
 				for _, a := range p.ActiveProducers {
 					if a.CurrentTxnStartOffset >= 0 {
-						x.active(rawlog.Partition{Topic: t.Topic, Number: p.Partition}, a, known[a.ProducerID] || others[a.ProducerID])
+						x.active(rawlog.Partition{Topic: t.Topic, Number: p.Partition}, a, known[a.ProducerID])
 					}
 				}
 			}
@@ -238,26 +248,6 @@ func (x *inspection) hanging(ctx context.Context) error {
 	}
 	slices.SortFunc(x.out.Hanging, func(a, b Hanging) int { return a.Last.Compare(b.Last) })
 	return nil
-}
-
-// producers are the IDs of all that the coordinators say to be open.
-func (x *inspection) producers(ctx context.Context) (map[int64]bool, error) {
-	out := map[int64]bool{}
-	for _, shard := range x.kgo.RequestSharded(ctx, kmsg.NewPtrListTransactionsRequest()) {
-		if shard.Err != nil {
-			return nil, failed("list transactions", shard.Err)
-		}
-		resp := shard.Resp.(*kmsg.ListTransactionsResponse)
-		if err := failedCode("list transactions", resp.ErrorCode); err != nil {
-			return nil, err
-		}
-		for _, t := range resp.TransactionStates {
-			if openState(t.TransactionState) {
-				out[t.ProducerID] = true
-			}
-		}
-	}
-	return out, nil
 }
 
 // active notes a producer with an open transaction in a partition.
@@ -367,12 +357,12 @@ func (x *inspection) owners(ctx context.Context) error {
 	}
 	for i := range x.out.Open {
 		t := &x.out.Open[i]
-		rest, ours := strings.CutPrefix(t.ID, x.prefix)
-		if !ours {
+		if topic, ok := strings.CutPrefix(t.ID, settlerID("")); ok {
+			t.Owner = "streamd dlq, on the dead letters in topic " + topic
 			continue
 		}
-		if rest == "dlq" {
-			t.Owner = "streamd dlq"
+		rest, ours := strings.CutPrefix(t.ID, x.prefix)
+		if !ours {
 			continue
 		}
 		instance := rest
