@@ -86,7 +86,7 @@ func TestRetryOfAnotherPipelineIsFenced(t *testing.T) {
 
 // TestConcurrentRetries: of many that begin at once each one either completes or says that another one works there, and one completes.
 func TestConcurrentRetries(t *testing.T) {
-	const letters, runs = 300, 4
+	const letters, runs = 30, 4
 	cluster, p := lettersCluster(t, letters)
 	other := sibling(t, cluster)
 	errs := make([]error, runs)
