@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,7 +44,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until, "open-transaction": openTransaction, "unpack": unpack, "found": found,
+			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until, "until-says": untilSays, "open-transaction": openTransaction, "unpack": unpack, "found": found,
 		},
 	})
 }
@@ -239,6 +240,17 @@ func until(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	ts.Fatalf("%v: still %v", args, err)
+}
+
+// until-says REGEX COMMAND... runs a program again and again until it succeeds and prints what fits, for 60 s at most.
+func untilSays(ts *testscript.TestScript, _ bool, args []string) {
+	fits := regexp.MustCompile(args[0])
+	for deadline := time.Now().Add(60 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if err := ts.Exec(args[1], args[2:]...); err == nil && fits.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+	}
+	ts.Fatalf("%v does not say %q", args[1:], args[0])
 }
 
 func pollFor(ts *testscript.TestScript, c *kgo.Client, wait time.Duration) kgo.Fetches {

@@ -180,7 +180,7 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// TestReceiverIsGone: transactions do not wait for it, and the end does not wait longer than it may.
+// TestReceiverIsGone: transactions do not wait for it, and the end waits no longer than it may.
 func TestReceiverIsGone(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close()
@@ -193,7 +193,8 @@ func TestReceiverIsGone(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := x.Close(ctx); err == nil {
-		t.Error("nothing was sent, and nothing said of it")
+	// What could not be sent may be told here or to the handler of OpenTelemetry: only that it ends is sure.
+	if err := x.Close(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		t.Errorf("the end: %v", err)
 	}
 }
