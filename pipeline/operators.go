@@ -551,7 +551,7 @@ func (r *planner) to(s *stepPlan, n *yaml.Node) {
 	if t := o.get("topic"); t != nil {
 		s.topic = d.topic(t, "topic")
 	} else if s.into == nil {
-		d.errorf(s.node, RuleMissingField, "missing field %q in %s", "topic", o.what).hint("or a database: %s", quotedList(targetNames()))
+		d.errorf(s.node, RuleMissingField, "missing field %q in %s", "topic", o.what).hint("or a target outside of Kafka: %s", quotedList(targetNames()))
 	}
 	if s.into != nil {
 		for _, name := range []string{"topic", "key", "value"} {

@@ -133,15 +133,21 @@ func referenceOfSteps() []Section {
 	to, targets := &all[len(all)-1], []Section(nil)
 	to.OneOf = []string{"topic"}
 	for _, k := range targetKinds() {
-		to.Fields = append(to.Fields, Field{Name: k.name, Kind: KindSection, Section: k.name, Doc: "A table outside of Kafka; key and value have no meaning beside it."})
+		to.Fields = append(to.Fields, Field{Name: k.name, Kind: KindSection, Section: k.name, Doc: "Outside of Kafka: a table, files. Key and value have no meaning beside it."})
 		to.OneOf = append(to.OneOf, k.name)
 		targets = append(targets, referenceOfTarget(k))
 	}
 	return append(append(all, targets...), Section{Name: "columns", Doc: "The columns of a table.", Members: &Field{Kind: KindExpression, Doc: "What the column gets."}})
 }
 
-// referenceOfTarget is the section of a table outside of Kafka.
+// referenceOfTarget is the section of a target outside of Kafka.
 func referenceOfTarget(k targetKind) Section {
+	if k.own != nil {
+		return Section{Name: k.name, Doc: k.own.doc, Fields: append([]Field{
+			{Name: k.address, Kind: KindText, Required: true, Doc: "Where: " + k.want + "."},
+			{Name: "columns", Kind: KindSection, Required: true, Section: "columns", Doc: "What each record's fields get."},
+		}, k.own.fields...)}
+	}
 	s := Section{
 		Name: k.name, Doc: "A table in " + k.name + ".",
 		Fields: []Field{

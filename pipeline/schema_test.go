@@ -134,6 +134,7 @@ steps:
   - {name: mysql, from: unique, to: {mysql: {dsn: "a:b@tcp(c:1)/d", table: t, columns: {a: value.a}}}}
   - {name: sqlite, from: unique, to: {sqlite: {file: "a.db", table: t, columns: {a: value.a}}}}
   - {name: redis, from: unique, to: {redis: {url: "redis://a:1/0", table: t, columns: {a: value.a}, primary_key: [a]}}}
+  - {name: files, from: unique, to: {files: {directory: "/d", format: csv, compress: gzip, size: 1M, interval: 10s, columns: {a: value.a}}}}
 tests:
   - {name: t, input: [{source: in, headers: {a: b}}], expect: {out: [{key: a}]}}
 `

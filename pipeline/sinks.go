@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/streamd/streamd/sink"
+	"github.com/streamd/streamd/sink/files"
 	"github.com/streamd/streamd/sink/mysql"
 	"github.com/streamd/streamd/sink/postgres"
 	"github.com/streamd/streamd/sink/redis"
@@ -26,23 +27,33 @@ type targetKind struct {
 	address, want string
 	// classes says that the class and the version column can be chosen.
 	classes bool
-	open    func(address string, p *intoPlan) (sink.Target, error)
+	// own is what it has instead of a table, a key and a progress of a name; nil: it has those.
+	own  *ownFields
+	open func(address string, p *intoPlan) (sink.Target, error)
+}
+
+// ownFields are the fields of a target that is no table.
+type ownFields struct {
+	doc    string
+	fields []Field
+	read   func(o *object, p *intoPlan)
 }
 
 func targetKinds() []targetKind {
 	return []targetKind{
-		{"postgres", "dsn", "postgres://user:password@host:5432/database, or key=value pairs", true, func(address string, p *intoPlan) (sink.Target, error) {
+		{"postgres", "dsn", "postgres://user:password@host:5432/database, or key=value pairs", true, nil, func(address string, p *intoPlan) (sink.Target, error) {
 			return postgres.Open(postgres.Config{DSN: address, Table: p.table, Class: p.class, Progress: p.progress, Version: p.version})
 		}},
-		{"mysql", "dsn", "user:password@tcp(host:3306)/database", true, func(address string, p *intoPlan) (sink.Target, error) {
+		{"mysql", "dsn", "user:password@tcp(host:3306)/database", true, nil, func(address string, p *intoPlan) (sink.Target, error) {
 			return mysql.Open(mysql.Config{DSN: address, Table: p.table, Class: p.class, Progress: p.progress, Version: p.version})
 		}},
-		{"sqlite", "file", "the path of a file", true, func(address string, p *intoPlan) (sink.Target, error) {
+		{"sqlite", "file", "the path of a file", true, nil, func(address string, p *intoPlan) (sink.Target, error) {
 			return sqlite.Open(sqlite.Config{File: address, Table: p.table, Class: p.class, Progress: p.progress, Version: p.version})
 		}},
-		{"redis", "url", "redis://user:password@host:6379/0", false, func(address string, p *intoPlan) (sink.Target, error) {
+		{"redis", "url", "redis://user:password@host:6379/0", false, nil, func(address string, p *intoPlan) (sink.Target, error) {
 			return redis.Open(redis.Config{URL: address, Table: p.table, Progress: p.progress})
 		}},
+		filesKind(),
 	}
 }
 
@@ -61,6 +72,7 @@ type intoPlan struct {
 	table             sink.Table
 	class             sink.Class
 	progress, version string
+	files             files.Config // of kind files: what its own fields say
 
 	columns []*template // by column
 	key     *keyPlan    // of the primary key: what the records are brought together by; nil: none
@@ -74,8 +86,14 @@ func (r *planner) into(s *stepPlan, k targetKind, key, n *yaml.Node) *intoPlan {
 	if o == nil {
 		return nil
 	}
+	shown := []string{"file", "directory", "table", "primary_key", "columns", "class", "progress", "version"}
+	if k.own != nil {
+		for _, f := range k.own.fields {
+			shown = append(shown, f.Name)
+		}
+	}
 	for _, m := range o.members {
-		if !slices.Contains([]string{"file", "table", "primary_key", "columns", "class", "progress", "version"}, m.key.Value) {
+		if !slices.Contains(shown, m.key.Value) {
 			d.hide(m.value, 0) // a slip in the name must not show a password
 		}
 	}
@@ -86,14 +104,45 @@ func (r *planner) into(s *stepPlan, k targetKind, key, n *yaml.Node) *intoPlan {
 		p.address = d.text(address, k.address)
 		d.beside = false
 	}
-	if n := o.need("table"); n != nil {
-		p.table.Name = d.text(n, "table")
+	if k.own == nil {
+		if n := o.need("table"); n != nil {
+			p.table.Name = d.text(n, "table")
+		}
 	}
 	if columns, n := o.pair("columns"); n != nil {
 		r.intoColumns(s, p, columns, n)
 	} else {
 		d.errorf(key, RuleMissingField, "missing field %q in %s", "columns", k.name)
 	}
+	if k.own != nil {
+		p.table.Name = s.name
+		k.own.read(o, p)
+	} else {
+		r.intoTable(p, k, o)
+	}
+	o.finish()
+	if d.failed() || d.unset || p.address == "" {
+		return p
+	}
+	if err := p.table.Validate(); err != nil {
+		d.errorf(key, RuleInvalidValue, "%v", err)
+		return p
+	}
+	// Only whether it can be read: nothing connects before the pipeline runs. The cause could show the password.
+	t, err := k.open(p.address, p)
+	if err != nil {
+		d.errorf(address, RuleInvalidValue, "%s of %s cannot be read: want %s", k.address, k.name, k.want)
+		return p
+	}
+	if err := t.Close(); err != nil {
+		d.errorf(address, RuleInvalidValue, "%v", err)
+	}
+	return p
+}
+
+// intoTable reads what tables have and nothing else does.
+func (r *planner) intoTable(p *intoPlan, k targetKind, o *object) {
+	d := r.d
 	if n := o.get("primary_key"); n != nil {
 		r.intoKey(p, n)
 	}
@@ -115,24 +164,6 @@ func (r *planner) into(s *stepPlan, k targetKind, key, n *yaml.Node) *intoPlan {
 			d.errorf(n, RuleInvalidValue, "progress has a meaning with class: ledger only")
 		}
 	}
-	o.finish()
-	if d.failed() || d.unset || p.address == "" {
-		return p
-	}
-	if err := p.table.Validate(); err != nil {
-		d.errorf(key, RuleInvalidValue, "%v", err)
-		return p
-	}
-	// Only whether it can be read: nothing connects before the pipeline runs. The cause could show the password.
-	t, err := k.open(p.address, p)
-	if err != nil {
-		d.errorf(address, RuleInvalidValue, "%s of %s cannot be read: want %s", k.address, k.name, k.want)
-		return p
-	}
-	if err := t.Close(); err != nil {
-		d.errorf(address, RuleInvalidValue, "%v", err)
-	}
-	return p
 }
 
 // deletedField is the field of a sink's records that says that the row goes. No column has such a name.

@@ -31,7 +31,7 @@ const (
 //
 //	claim    the writer of the partition from here on; whoever was before can write no more
 //	start    the target's next offset, or the group's if it keeps none
-//	pump     fetch, make rows, write, until something fails
+//	pump     fetch, make rows, write, until something fails; progress is what the target has made durable
 //	         -> the writer is closed, and it begins again with a claim: after a failed write only the target knows
 //
 // The group's offsets follow, for whoever looks at the lag. All fields belong to the goroutine of run.
@@ -49,9 +49,10 @@ type external struct {
 	kill context.CancelFunc
 	done chan struct{}
 
-	next, stable record.Offset
-	written      bool   // in this session
-	said         string // the failure that was logged last
+	next, stable record.Offset // next is the target's
+	open         taken         // what the target has been given beyond next
+	written      bool          // in this session
+	said         string        // the failure that was logged last
 	counters     map[string]uint64
 	errors       []RecordErrorStatus
 }
@@ -65,7 +66,7 @@ func (x *external) run(before <-chan struct{}) {
 	x.confirm.own(x.in.TopicPartition)
 	defer x.leave()
 	for failures := 0; x.soft.Err() == nil; failures++ {
-		x.written = false
+		x.written, x.open = false, taken{}
 		err := x.session()
 		if err == nil || x.soft.Err() != nil {
 			return
@@ -271,6 +272,12 @@ func (x *external) pump(w sink.Writer, r broker.Reader) error {
 			if err := flush(); err != nil {
 				return err
 			}
+		}
+		if g, ok := w.(sink.Gatherer); ok {
+			if err := g.Settle(x.hard, x.now()); err != nil {
+				return fmt.Errorf("make durable the offsets from %d: %w", x.next, err)
+			}
+			x.moved(w)
 		}
 	}
 	return nil // what was gathered is read again by the next owner

@@ -143,9 +143,14 @@ func (w *sinkWorld) send(from, to int) {
 // app runs in -> target until done says so or it ends, and returns its error.
 func (w *sinkWorld) app(policy topology.Policy, done func() bool) error {
 	w.t.Helper()
+	return w.appInto(w.target, policy, done)
+}
+
+func (w *sinkWorld) appInto(target sink.Target, policy topology.Policy, done func() bool) error {
+	w.t.Helper()
 	b := topology.New("app")
 	in := topology.From(b, "in", serde.String(), serde.String())
-	topology.Into(in, "table", serde.String(), serde.String(), w.target, func(r record.Record[string, string]) (sink.Row, error) {
+	topology.Into(in, "table", serde.String(), serde.String(), target, func(r record.Record[string, string]) (sink.Row, error) {
 		if r.Value == "v-bad" {
 			return sink.Row{}, errors.New("a bad value")
 		}
@@ -178,6 +183,28 @@ func (w *sinkWorld) app(policy topology.Policy, done func() bool) error {
 			}
 		}
 	}
+}
+
+// groupOffsets are the committed offsets of the application's group.
+func (w *sinkWorld) groupOffsets(topic string, partitions int32) map[record.Partition]record.Offset {
+	w.t.Helper()
+	req := kmsg.NewPtrOffsetFetchRequest()
+	req.Group = "app"
+	ask := kmsg.NewOffsetFetchRequestTopic()
+	ask.Topic = topic
+	for n := range partitions {
+		ask.Partitions = append(ask.Partitions, n)
+	}
+	req.Topics = append(req.Topics, ask)
+	resp, err := req.RequestWith(w.t.Context(), w.client)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	offsets := map[record.Partition]record.Offset{}
+	for _, p := range resp.Topics[0].Partitions {
+		offsets[record.Partition(p.Partition)] = record.Offset(p.Offset)
+	}
+	return offsets
 }
 
 // complete says whether each of n records has its row.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/metric"
@@ -63,15 +64,37 @@ func (x *external) once(w sink.Writer, b pending) error {
 		return fmt.Errorf("write offsets %d to %d: %w", b.First, b.Next, err)
 	}
 	x.point("sink.written")
-	now := x.now()
-	x.metrics.SinkWrote(x.spec.Name, rows, now.Sub(start))
-	x.next, x.written = b.Next, true
-	x.counters["out"] += uint64(rows)
-	x.counters["records"] += uint64(rows)
-	x.counters["bytes"] += uint64(size)
-	x.confirm.note(x.in.TopicPartition, b.Next, now)
-	x.publish(TaskRunning, "")
+	x.open = taken{next: b.Next, rows: x.open.rows + rows, size: x.open.size + size, took: x.open.took + x.now().Sub(start)}
+	x.moved(w)
 	return nil
+}
+
+// taken is what a target was given since its progress moved last: one batch, or as many as it makes durable together.
+type taken struct {
+	next       record.Offset
+	rows, size int
+	took       time.Duration
+}
+
+// moved takes over the target's progress. Figures move with it, so that what comes again after a failure is counted once.
+func (x *external) moved(w sink.Writer) {
+	if _, ok := w.(sink.Gatherer); ok {
+		if next, known := w.Next(); !known || next != x.open.next {
+			return
+		}
+	}
+	if x.open.next <= x.next {
+		return
+	}
+	now := x.now()
+	x.metrics.SinkWrote(x.spec.Name, x.open.rows, x.open.took)
+	x.next, x.written = x.open.next, true
+	x.counters["out"] += uint64(x.open.rows)
+	x.counters["records"] += uint64(x.open.rows)
+	x.counters["bytes"] += uint64(x.open.size)
+	x.open = taken{}
+	x.confirm.note(x.in.TopicPartition, x.next, now)
+	x.publish(TaskRunning, "")
 }
 
 // policy is the operator's, or the application's.

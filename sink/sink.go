@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/streamd/streamd/record"
 )
@@ -59,6 +60,16 @@ type Writer interface {
 	Write(ctx context.Context, b Batch) error
 	// Close gives the writer's connection back. The claim stays until somebody else makes one.
 	Close() error
+}
+
+// Gatherer is a Writer that makes several batches durable together, as a file does. Its Write takes a batch over; Next
+// follows when the portion that the batch belongs to is durable as a whole, and is then the end of a batch. What was taken over before a failure is
+// not durable and comes again.
+type Gatherer interface {
+	Writer
+	// Settle makes durable what has waited long enough at a time. It is called after each batch and, as long as none comes,
+	// some times a second. Errors: as Write, but for *RowError.
+	Settle(ctx context.Context, now time.Time) error
 }
 
 // Batch is what a sink's topic holds in a range of offsets.

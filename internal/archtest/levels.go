@@ -34,6 +34,7 @@ var levels = map[string]int{
 	"sink/mysql":          3,
 	"sink/sqlite":         3,
 	"sink/redis":          3,
+	"sink/files":          3,
 	"sink/sinktest":       4,
 	"pipeline":            4,
 	"internal/tracing":    4,

@@ -15,6 +15,8 @@ import (
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/sink"
 	"github.com/streamd/streamd/topology"
 	"github.com/streamd/streamd/txlog"
 )
@@ -63,7 +65,8 @@ func (d *doctor) note(check string, s Severity, remedy, format string, args ...a
 	return &d.out.Findings[len(d.out.Findings)-1]
 }
 
-// Doctor looks whether a pipeline can run on its cluster, with its state in dir. It changes nothing. The error is for what kept it
+// Doctor looks whether a pipeline can run on its cluster, with its state in dir. It changes nothing, but that the
+// target of a sink gets its table of progress. The error is for what kept it
 // from looking.
 func Doctor(ctx context.Context, p *pipeline.Pipeline, dir string) (*Examination, error) {
 	topo, err := p.Topology()
@@ -81,9 +84,35 @@ func Doctor(ctx context.Context, p *pipeline.Pipeline, dir string) (*Examination
 			return nil, err
 		}
 	}
+	d.targets(ctx)
 	d.state(dir)
 	d.disk(dir)
 	return d.out, nil
+}
+
+// targetTimeout is how long the target of a sink may take to answer.
+const targetTimeout = 10 * time.Second
+
+// targets lets the targets of sinks look whether they can be written to, as a start does.
+func (d *doctor) targets(ctx context.Context) {
+	for _, s := range d.topo.Subtopologies() {
+		if s.External == nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+		target := s.External.Target
+		err := errors.Join(target.Check(ctx), target.Close())
+		cancel()
+		var setup *sink.SetupError
+		switch check := "sink " + s.External.Name; {
+		case err == nil:
+			d.note(check, Fine, "", "its target can be written to; class %s", target.Class())
+		case errors.As(err, &setup):
+			d.note(check, Failure, setup.Remedy, "%v", setup.Err).kind = err
+		default:
+			d.note(check, Failure, "a start waits for it, until --startup-timeout", "its target does not answer: %v", err).kind = processor.ErrTarget
+		}
+	}
 }
 
 // state looks whether the state directory may be used with this cluster.

@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -276,7 +275,7 @@ func (t *target) append(args []any, r sink.Row) []any {
 	args = append(args, op, 0, key)
 	for i, c := range t.cfg.Table.Columns {
 		if v := r.Values[i]; v != nil {
-			args = append(args, c.Name, text(v))
+			args = append(args, c.Name, sink.ValueText(v))
 		}
 	}
 	if len(args) == at+2 { // a stream's entry has a field at least
@@ -290,22 +289,9 @@ func (t *target) append(args []any, r sink.Row) []any {
 func (t *target) rowKey(r sink.Row) string {
 	parts := []string{t.cfg.Table.Name}
 	for _, i := range t.keyAt {
-		parts = append(parts, escape(text(r.Values[i])))
+		parts = append(parts, escape(sink.ValueText(r.Values[i])))
 	}
 	return strings.Join(parts, ":")
 }
 
 func escape(s string) string { return strings.NewReplacer("%", "%25", ":", "%3A").Replace(s) }
-
-// text is a checked value as Redis holds it.
-func text(v any) string {
-	switch v := v.(type) {
-	case time.Time:
-		return v.UTC().Format("2006-01-02T15:04:05.000000Z")
-	case []byte:
-		return base64.StdEncoding.EncodeToString(v)
-	case float64:
-		return strconv.FormatFloat(v, 'g', -1, 64)
-	}
-	return fmt.Sprint(v)
-}

@@ -182,6 +182,13 @@ func write(t *testing.T, w sink.Writer, b sink.Batch) {
 	if err := w.Write(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
+	if g, ok := w.(sink.Gatherer); ok {
+		for _, now := range []time.Time{time.Unix(0, 0), time.Unix(1<<32, 0)} { // so much later that anything is due
+			if err := g.Settle(t.Context(), now); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 // next fails unless the writer stands at the offset.
