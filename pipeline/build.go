@@ -133,6 +133,9 @@ func (p *plan) buildSource(b *topology.Builder, s *sourcePlan) *stream {
 	case p.positions:
 		opts = append(opts, topology.IDPosition())
 	}
+	if s.entrance != "" {
+		opts = append(opts, topology.EnteredBy(s.entrance, s.identified))
+	}
 	if at := p.sourceTime(s); at != nil {
 		opts = append(opts, topology.Timestamp(at))
 	}

@@ -56,9 +56,11 @@ const (
 	RuleNoDeadLetter  = "no-dead-letter"
 	// RuleWindowNotWritten: results of windows are written without a word of which window.
 	RuleWindowNotWritten = "window-not-written"
-	RuleNoSink           = "no-sink"  // a pipeline that writes nothing
-	RuleLoop             = "loop"     // a topic that the pipeline reads, too, is written
-	RuleTopology         = "topology" // each step is right, together they are not
+	RuleNoSink           = "no-sink"           // a pipeline that writes nothing
+	RuleLoop             = "loop"              // a topic that the pipeline reads, too, is written
+	RuleTopology         = "topology"          // each step is right, together they are not
+	RuleAnonymous        = "anonymous-records" // what is sent again cannot be told from what is new
+	RuleOpenPort         = "open-port"         // whoever reaches an address can write
 	maxShownProblems     = 100
 	maxExcerptRunes      = 160
 	maxSuggestDistance   = 2
@@ -71,6 +73,7 @@ func ruleNames() []string {
 		RuleNotAvailable, RuleVariable, RuleExpression, RuleUnknownName, RuleDuplicateName, RuleOneOperator, RuleFrom, RuleSet,
 		RuleUnknownRule, RuleDedupScope, RuleIDTooCoarse, RuleIDContentHash, RuleIDPosition, RuleIDNotAList, RuleFloatMoney,
 		RuleMissingUnit, RuleUnusedSource, RuleUnusedType, RuleUnusedStep, RuleNoDeadLetter, RuleNoSink, RuleTopology, RuleWindowNotWritten, RuleLoop,
+		RuleAnonymous, RuleOpenPort,
 	}
 }
 

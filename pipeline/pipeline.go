@@ -168,6 +168,8 @@ type Source struct {
 	Format string
 	// Start is where a new consumer group starts: "earliest".
 	Start string
+	// Ingress brings records into the topic; nil: others do.
+	Ingress *Ingress
 }
 
 // Test is one case of the tests section.

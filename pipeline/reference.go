@@ -1,5 +1,7 @@
 package pipeline
 
+import "slices"
+
 // Section describes a mapping of a pipeline file: what the JSON Schema and the reference are made of. A test holds it against
 // what the loader reads.
 type Section struct {
@@ -55,7 +57,11 @@ const (
 
 // Reference describes the file format of this version.
 func Reference() []Section {
-	return append(referenceOfFile(), append(referenceOfSteps(), referenceOfTests()...)...)
+	file := referenceOfFile()
+	fields, sections := referenceOfIngress()
+	source := &file[len(file)-1]
+	source.Fields = append(source.Fields, fields...)
+	return slices.Concat(file, sections, referenceOfSteps(), referenceOfTests())
 }
 
 func referenceOfFile() []Section {

@@ -120,10 +120,14 @@ state: {dir: d}
 tracing: {endpoint: "http://localhost:4318", sample: 0.5}
 errors: {dead_letter_topic: dlq}
 types: {T: {a: string}}
-sources: {in: {topic: in, type: T}}
+sources:
+  in: {topic: in, type: T}
+  posted: {topic: posted, http: {address: "127.0.0.1:9000"}}
+  lines: {topic: lines, file: {paths: [a]}}
+  sent: {topic: sent, tcp: {address: "127.0.0.1:9001"}}
 tables: {rows: {topic: rows, type: T}}
 steps:
-  - {name: unique, dedup: {id: value.a, retention: 7d, scope: partition}}
+  - {name: unique, from: in, dedup: {id: value.a, retention: 7d, scope: partition}}
   - {name: sums, aggregate: {by: key, window: {hopping: {size: 10s, every: 5s}}, fields: {n: {count: true}}}}
   - {name: out, to: {topic: out, value: {n: value.n, t: window.start}}}
   - {name: named, from: unique, join: {table: rows, kind: left, value: {a: value.a, b: table.a}}}
@@ -135,6 +139,9 @@ steps:
   - {name: sqlite, from: unique, to: {sqlite: {file: "a.db", table: t, columns: {a: value.a}}}}
   - {name: redis, from: unique, to: {redis: {url: "redis://a:1/0", table: t, columns: {a: value.a}, primary_key: [a]}}}
   - {name: files, from: unique, to: {files: {directory: "/d", format: csv, compress: gzip, size: 1M, interval: 10s, columns: {a: value.a}}}}
+  - {name: out-posted, from: posted, to: {topic: out-posted}}
+  - {name: out-lines, from: lines, to: {topic: out-lines}}
+  - {name: out-sent, from: sent, to: {topic: out-sent}}
 tests:
   - {name: t, input: [{source: in, headers: {a: b}}], expect: {out: [{key: a}]}}
 `

@@ -55,6 +55,9 @@ type sourcePlan struct {
 	idleness       *time.Duration // nil: the default
 	events         bool           // the values are CloudEvents
 	table          bool           // a record without a value deletes a row
+
+	entrance   topology.Entrance // "": others produce to the topic
+	identified bool              // with entrance: the sender gives records their IDs
 }
 
 type stepPlan struct {
@@ -202,8 +205,9 @@ func (r *planner) source(key, n *yaml.Node) {
 				hint("a new consumer group starts at the earliest record, so that none is lost")
 		}
 	}
+	in := r.ingress(o, s)
 	o.finish()
-	r.p.Sources = append(r.p.Sources, Source{Name: s.out.name, Topic: s.topic, Format: format, Start: s.start})
+	r.p.Sources = append(r.p.Sources, Source{Name: s.out.name, Topic: s.topic, Format: format, Start: s.start, Ingress: in})
 }
 
 // newSourcePlan is a topic of which nothing is known yet but its name in the file.

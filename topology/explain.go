@@ -44,7 +44,7 @@ type Finding struct {
 type EdgeLevel struct {
 	From string `json:"from"`
 	To   string `json:"to"`
-	// FromClass and ToClass are those of the operators: kafka, repartition, pure, strong, lookup, dedup or topic.
+	// FromClass and ToClass are those of the operators: kafka, repartition, file, http, lines, socket, pure, strong, lookup, dedup or topic.
 	FromClass string `json:"from_class"`
 	ToClass   string `json:"to_class"`
 	Level     Level  `json:"level"`
@@ -146,7 +146,7 @@ func arriving(n *node, out map[*node]waypoint, topics map[string]waypoint) (w wa
 			return topics[n.source.Topic]
 		}
 		id, text := n.sourceID()
-		return waypoint{flow: sourceKafka.from(n.name, id), idText: text}
+		return waypoint{flow: n.sourceClass().from(n.name, id), idText: text}
 	}
 	for i, in := range n.inputs {
 		if i == 0 {
@@ -170,10 +170,8 @@ func (n *node) class() string {
 	switch {
 	case n.ends != "":
 		return string(n.ends)
-	case n.source != nil && n.source.Internal:
-		return string(sourceRepartition)
 	case n.source != nil:
-		return string(sourceKafka)
+		return string(n.sourceClass())
 	case n.sink != nil && !n.sink.Internal:
 		return string(sinkTopic)
 	}
@@ -193,6 +191,17 @@ func (n *node) operatorClass() operatorClass {
 	return operatorStrong
 }
 
+// sourceClass is what a source is to the analysis.
+func (n *node) sourceClass() sourceClass {
+	switch {
+	case n.source.Internal:
+		return sourceRepartition
+	case n.opts.entrance != "":
+		return sourceClass(n.opts.entrance)
+	}
+	return sourceKafka
+}
+
 // sourceID says where a source finds the records' IDs.
 func (n *node) sourceID() (idClass, string) {
 	switch o := &n.opts; {
@@ -202,6 +211,12 @@ func (n *node) sourceID() (idClass, string) {
 		return idProducer, fmt.Sprintf("header %q", *o.idHeader)
 	case o.idPosition:
 		return idPosition, "its position"
+	case o.entrance == EnteredByFile:
+		return idPosition, fmt.Sprintf("header %q: the file and the line's place in it", DefaultIDHeader)
+	case o.entrance != "" && o.identified:
+		return idProducer, fmt.Sprintf("header %q, as its sender gives it", DefaultIDHeader)
+	case o.entrance != "":
+		return idNone, fmt.Sprintf("header %q, a new one each time it is sent", DefaultIDHeader)
 	}
 	return idPosition, fmt.Sprintf("header %q, else its position", DefaultIDHeader)
 }

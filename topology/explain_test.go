@@ -158,3 +158,50 @@ func TestExplainNamesTheWeakestFirst(t *testing.T) {
 		}
 	}
 }
+
+// What stands in front of a topic counts: who may send again needs a dedup step that goes by the sender's own IDs.
+func TestExplainEntrances(t *testing.T) {
+	for _, c := range []struct {
+		by         Entrance
+		identified bool
+		dedup      bool
+		want       Level
+		id         string // as edges say it
+	}{
+		{"", false, false, ExactlyOnce, "position"},
+		{EnteredByFile, false, false, ExactlyOnce, "position"},
+		{EnteredByHTTP, true, false, AtLeastOnce, "producer"},
+		{EnteredByHTTP, true, true, ExactlyOnce, "producer"},
+		{EnteredByHTTP, false, true, AtLeastOnce, "none"},
+		{EnteredByLines, true, true, ExactlyOnce, "producer"},
+		{EnteredByLines, true, false, AtLeastOnce, "producer"},
+		{EnteredBySocket, true, true, AtMostOnce, "none"},
+	} {
+		text := serde.String()
+		b := New("app")
+		var opts []SourceOption
+		if c.by != "" {
+			opts = append(opts, EnteredBy(c.by, c.identified))
+		}
+		in := From(b, "in", text, text, opts...)
+		if c.dedup {
+			in = Dedup(in, "once", Retention(time.Hour))
+		}
+		toText(in, Name("out"))
+		topo, err := b.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := topo.Explain()
+		class := string(c.by)
+		if class == "" {
+			class = "kafka"
+		}
+		if e.Level != c.want || e.Edges[0].FromClass != class || e.Edges[0].StableID != c.id {
+			t.Errorf("%q, identified %v, dedup %v: %s, %+v; want %s", c.by, c.identified, c.dedup, e.Level, e.Edges[0], c.want)
+		}
+		if (len(e.Lowered) == 0) != (c.want == ExactlyOnce) {
+			t.Errorf("%q: %+v", c.by, e.Lowered)
+		}
+	}
+}

@@ -44,8 +44,7 @@ func (r risks) level() Level {
 	return [...]Level{0: ExactlyOnce, mayLose: AtMostOnce, mayRepeat: AtLeastOnce, mayLose | mayRepeat: NoGuarantee}[r]
 }
 
-// sourceClass is what the analysis knows of an input. Only kafka and repartition stand for something that this version
-// reads; the others are what other inputs would be, so that the rules are complete.
+// sourceClass is what the analysis knows of an input: of the whole way, from the sender to the topic that is read.
 type sourceClass string
 
 const (
@@ -53,6 +52,7 @@ const (
 	sourceRepartition sourceClass = "repartition" // kafka, written by the same application in transactions
 	sourceFile        sourceClass = "file"        // can be read again from a position that is committed
 	sourceHTTP        sourceClass = "http"        // the client sends again until it has an answer
+	sourceLines       sourceClass = "lines"       // a socket whose sender waits for the acknowledgement, and sends again
 	sourceSocket      sourceClass = "socket"      // what is not durable at a crash is gone
 )
 
@@ -146,9 +146,12 @@ func (s sourceClass) from(name string, id idClass) flow {
 	switch {
 	case s.replayable():
 		return f // position and effects are committed together
-	case s == sourceHTTP:
+	case s == sourceHTTP, s == sourceLines:
 		if f.id == idPosition {
 			f.id = idNone // what is sent again gets another place
+		}
+		if s == sourceLines {
+			return f.add(cause{mayRepeat, name, "its sender sends lines again whose acknowledgement is lost", "let each line have an ID of its own, and put a Dedup behind it"})
 		}
 		return f.add(cause{mayRepeat, name, "its client sends a request again when the answer is lost", "let the client give each request an ID, and put a Dedup behind it"})
 	default:

@@ -8,7 +8,7 @@ import (
 // TestLevels derives the level of every combination of source, ID, operator and sink, and compares it with rules that are
 // written down another way: by what a crash, a lost answer and a repeated request do to one record.
 func TestLevels(t *testing.T) {
-	sources := []sourceClass{sourceKafka, sourceRepartition, sourceFile, sourceHTTP, sourceSocket}
+	sources := []sourceClass{sourceKafka, sourceRepartition, sourceFile, sourceHTTP, sourceLines, sourceSocket}
 	ids := []idClass{idProducer, idPosition, idNone}
 	operators := []operatorClass{operatorPure, operatorStrong, operatorLookup, operatorDedup, operatorWeak}
 	sinks := []sinkClass{sinkTopic, sinkLedger, sinkIdempotent, sinkWAL, sinkTwoPhase, sinkPlain}
@@ -50,13 +50,14 @@ func expectedLevel(s sourceClass, id idClass, o operatorClass, k sinkClass) Leve
 	// What the process has read is gone with it if nothing brings it back: neither a position nor a client that waits.
 	lost := s == sourceSocket
 	// The same record gets in twice if its client repeats the request; it is dropped if it has the same ID again.
-	repeated := s == sourceHTTP && (o != operatorDedup || id != idProducer)
+	again := s == sourceHTTP || s == sourceLines
+	repeated := again && (o != operatorDedup || id != idProducer)
 	// A weak operator hands on twice after a crash.
 	repeated = repeated || o == operatorWeak
 	switch k {
 	case sinkTopic, sinkLedger, sinkTwoPhase: // all or nothing
 	case sinkIdempotent: // a second write is the first one again, if it has the same ID
-		if s == sourceSocket || id == idNone || s == sourceHTTP && id == idPosition {
+		if s == sourceSocket || id == idNone || again && id == idPosition {
 			repeated = true
 		}
 	case sinkWAL, sinkPlain:

@@ -18,6 +18,9 @@ type options struct {
 	idPosition bool
 	onMissing  Action
 
+	entrance   Entrance // "": records are produced to the topic by others
+	identified bool     // with entrance: the header record-id is the sender's
+
 	timestamp       any // func(record.Record[K, V]) (time.Time, error)
 	timestampHeader *string
 	outOfOrderness  *time.Duration
@@ -58,7 +61,7 @@ type option interface{ apply(*options) }
 // The options of each operator. Of an option that is given twice the last one counts.
 type (
 	// SourceOption is an option of From: Name, OnError, Timestamp, TimestampHeader, OutOfOrderness, WithIdleness, ID,
-	// IDHeader, IDPosition, OnMissingID.
+	// IDHeader, IDPosition, OnMissingID, EnteredBy.
 	SourceOption interface {
 		option
 		source()

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
@@ -16,7 +17,7 @@ import (
 func TestMetricsOfAProcess(t *testing.T) {
 	_, _, c := running(t)
 	known := map[string]bool{}
-	for _, d := range append(metric.Catalogue(), metric.ProcessCatalogue()...) {
+	for _, d := range slices.Concat(metric.Catalogue(), metric.IngressCatalogue(), metric.ProcessCatalogue()) {
 		known[d.Name] = true
 	}
 	for range 20 {

@@ -7,7 +7,7 @@ import (
 )
 
 // goroutineDirs may start goroutines and make channels in any file.
-var goroutineDirs = []string{"internal/kafka", "internal/web", "internal/daemon", "internal/demo", "internal/embedded", "internal/verify", "internal/soak", "internal/worker", "internal/ids", "sink", "cmd", "test", "internal/brokertest", "examples"}
+var goroutineDirs = []string{"internal/kafka", "internal/web", "internal/daemon", "internal/demo", "internal/embedded", "internal/verify", "internal/soak", "internal/worker", "internal/ids", "internal/ingress", "sink", "cmd", "test", "internal/brokertest", "examples"}
 
 // runnerFiles may do so too: those of processor that drive tasks, while the rest of it steps
 // synchronously, and the gate that lets a store close only when no worker is inside.

@@ -27,6 +27,7 @@ var levels = map[string]int{
 	"changelog":           2,
 	"internal/kafka":      2,
 	"internal/simbroker":  2,
+	"internal/ingress":    2,
 	"processor":           3,
 	"sink":                1, // the contract: topology names it
 	"sink/internal/sqldb": 2,

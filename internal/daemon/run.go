@@ -118,8 +118,16 @@ func Run(ctx context.Context, c RunConfig) error {
 	}
 	defer serving.Wait()
 	defer stopServing()
+	entrances, err := openIngress(ctx, c, members, registry, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // it was stopped before it had begun
+		}
+		return err
+	}
+	defer entrances.close()
 	defer notifyManager(ctx, log, members)()
-	return runAll(ctx, c, members, log)
+	return runAll(ctx, c, members, entrances, log)
 }
 
 // build makes an App for each pipeline, and returns every mistake at once.
@@ -241,11 +249,11 @@ func reachable(address string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// runAll runs the Apps until ctx ends or one of them does.
-func runAll(ctx context.Context, c RunConfig, members []member, log *slog.Logger) error {
+// runAll runs the Apps, and what brings records in, until ctx ends or one of them does.
+func runAll(ctx context.Context, c RunConfig, members []member, in *entrances, log *slog.Logger) error {
 	appCtx, stop := context.WithCancel(ctx)
 	defer stop()
-	results := make(chan error, len(members))
+	results := make(chan error, len(members)+len(in.all))
 	for _, m := range members {
 		log.Info("pipeline starting", "pipeline", m.p.Name, "config", m.p.File, "sha256", fingerprint(m.p.File), "brokers", m.p.Kafka.Brokers, "state", m.dir)
 		go func() {
@@ -262,16 +270,19 @@ func runAll(ctx context.Context, c RunConfig, members []member, log *slog.Logger
 			results <- err
 		}()
 	}
+	for _, e := range in.all {
+		go func() { results <- e.run(appCtx) }()
+	}
 	var errs []error
 	done := ctx.Done()
 	var late <-chan time.Time
-	for left := len(members); left > 0; {
+	for left := len(members) + len(in.all); left > 0; {
 		select {
 		case err := <-results:
 			left--
 			errs = append(errs, err)
 			if err != nil && left > 0 && appCtx.Err() == nil {
-				log.Error("a pipeline failed: stopping the others", "err", err)
+				log.Error("a pipeline or source failed: stopping the others", "err", err)
 			}
 			// One that ended by itself ends the process: what is left would run unwatched.
 			stop()

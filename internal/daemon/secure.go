@@ -25,6 +25,16 @@ type HTTPSecurity struct {
 	ClientCAFile string
 	// TokenFile holds a token that lets its bearer in.
 	TokenFile string
+
+	source string // the source of a pipeline whose port it is; empty: the one of --http
+}
+
+// field is how messages call a file: the flag, or the field of a pipeline file.
+func (s HTTPSecurity) field(flag, field string) string {
+	if s.source != "" {
+		return fmt.Sprintf("source %q: %s", s.source, field)
+	}
+	return flag
 }
 
 func (s HTTPSecurity) guard() web.Guard {
@@ -38,12 +48,12 @@ func (s HTTPSecurity) tlsConfig() (*tls.Config, error) {
 	}
 	pair, err := tls.LoadX509KeyPair(s.CertFile, s.KeyFile)
 	if err != nil {
-		return nil, fmt.Errorf("--http-cert, --http-key: %w", err)
+		return nil, fmt.Errorf("%s: %w", s.field("--http-cert, --http-key", "cert_file, key_file"), err)
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
 	if s.ClientCAFile != "" {
 		if c.ClientCAs, err = readCAs(s.ClientCAFile); err != nil {
-			return nil, fmt.Errorf("--http-client-ca: %w", err)
+			return nil, fmt.Errorf("%s: %w", s.field("--http-client-ca", "client_ca_file"), err)
 		}
 		// If given: a probe has none. Who may see what is decided by web.Guard.
 		c.ClientAuth = tls.VerifyClientCertIfGiven
@@ -76,7 +86,7 @@ func (s HTTPSecurity) validate() error {
 	}
 	if s.TokenFile != "" {
 		if _, err := web.ReadToken(s.TokenFile); err != nil {
-			errs = append(errs, fmt.Errorf("--http-token-file: %w", err))
+			errs = append(errs, fmt.Errorf("%s: %w", s.field("--http-token-file", "token_file"), err))
 		}
 	}
 	if len(errs) > 0 {
@@ -99,7 +109,7 @@ func (s HTTPSecurity) warn(log *slog.Logger) {
 func (s HTTPSecurity) secure(l net.Listener, log *slog.Logger) net.Listener {
 	if s.CertFile == "" {
 		if tcp, ok := l.Addr().(*net.TCPAddr); ok && s.TokenFile != "" && !tcp.IP.IsLoopback() {
-			log.Warn("the token of the HTTP port travels in plain text: --http-cert and --http-key turn TLS on", "address", l.Addr().String())
+			log.Warn("the token travels in plain text; TLS is turned on by "+s.field("--http-cert, --http-key", "cert_file, key_file"), "address", l.Addr().String())
 		}
 		return l
 	}

@@ -33,7 +33,7 @@ func settings(p *pipeline.Pipeline, c RunConfig, dir string) []web.Setting {
 		add("sasl token", s.Token.String())
 	}
 	for _, s := range p.Sources {
-		add("source "+s.Name, s.Topic+", "+s.Format)
+		add("source "+s.Name, s.Topic+", "+s.Format+s.Ingress.Way())
 	}
 	add("guarantee", p.Processing.Guarantee)
 	if d := p.Processing.CommitInterval; d > 0 {

@@ -1,5 +1,7 @@
 package fault
 
+import "slices"
+
 // Variable is the environment variable that names the table's file.
 const Variable = "STREAMD_FAULT_TABLE"
 
@@ -53,5 +55,14 @@ func SinkNames() []string {
 	}
 }
 
+// IngressNames returns the points of a source that brings records into Kafka.
+func IngressNames() []string {
+	return []string{
+		"ingress.taken",     // records were accepted, nothing was sent to Kafka
+		"ingress.committed", // Kafka has them, nobody was told
+		"ingress.answering", // the senders are about to be told
+	}
+}
+
 // all are the points of a table, in its order.
-func all() []string { return append(Names(), SinkNames()...) }
+func all() []string { return slices.Concat(Names(), SinkNames(), IngressNames()) }

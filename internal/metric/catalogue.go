@@ -154,6 +154,7 @@ func Markdown() string {
 		}
 	}
 	section("Of a pipeline", true, Catalogue())
+	section("Of sources outside of Kafka", true, IngressCatalogue())
 	section("Of the process", false, ProcessCatalogue())
 	b.WriteString("\n## What holds at every scrape\n\n" +
 		"For each dedup operator, with everything summed over its labels and over all instances:\n\n" +

@@ -141,8 +141,11 @@ func TestEveryMetricOfTheCatalogueIsExposedAndLintClean(t *testing.T) {
 	if _, err := NewProcess(reg, "v1", "abc", func() (uint64, uint64, error) { return 1, 2, nil }); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := NewIngress(reg, "p1", []string{"bills"}); err != nil {
+		t.Fatal(err)
+	}
 	got := gather(t, reg)
-	for i, defs := range [][]Def{Catalogue(), ProcessCatalogue()} {
+	for i, defs := range [][]Def{slices.Concat(Catalogue(), IngressCatalogue()), ProcessCatalogue()} {
 		for _, d := range defs {
 			f := got[d.Name]
 			if f == nil {

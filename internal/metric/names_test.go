@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -43,7 +44,7 @@ func named(t *testing.T, f func(path, name string), roots ...string) {
 // A rule, a dashboard or a page that names a metric which is not there shows nothing, for ever.
 func TestEveryMetricNamedSomewhereExists(t *testing.T) {
 	known := map[string]bool{"streamd_progress": true, "streamd_version": true} // of the database sinks, not metrics
-	for _, d := range append(Catalogue(), ProcessCatalogue()...) {
+	for _, d := range slices.Concat(Catalogue(), IngressCatalogue(), ProcessCatalogue()) {
 		known[d.Name] = true
 		if d.Type == Histogram {
 			for _, part := range []string{"_bucket", "_sum", "_count"} {

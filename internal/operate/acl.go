@@ -50,6 +50,9 @@ func ACLs(p *pipeline.Pipeline) ([]string, error) {
 	var out []string
 	for _, n := range users {
 		out = append(out, n.acl(), aclCommand([]string{"DescribeConfigs"}, "--topic "+n.name))
+		if n.made {
+			out = append(out, aclCommand([]string{"Create"}, "--topic "+n.name))
+		}
 	}
 	if len(internal) > 0 {
 		// They are made by the pipeline itself; DeleteRecords of repartition topics needs Delete.

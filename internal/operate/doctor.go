@@ -87,6 +87,7 @@ func Doctor(ctx context.Context, p *pipeline.Pipeline, dir string) (*Examination
 	d.targets(ctx)
 	d.state(dir)
 	d.disk(dir)
+	d.sources()
 	return d.out, nil
 }
 
@@ -119,6 +120,20 @@ func (d *doctor) targets(ctx context.Context) {
 func (d *doctor) state(dir string) {
 	if err := txlog.Check(dir, d.p.Name, d.clusterID); err != nil {
 		d.note("state", Failure, fmt.Sprintf("use another --data-dir, or remove %s if what it was filled from is gone for good", dir), "%s", strings.TrimPrefix(err.Error(), "txlog: "))
+	}
+}
+
+// sources looks at what brings records in. Whether a port is free is not asked: the pipeline may be running.
+func (d *doctor) sources() {
+	for _, s := range d.p.Sources {
+		if s.Ingress == nil {
+			continue
+		}
+		if err := daemon.CheckSource(s); err != nil {
+			d.note("sources", Failure, "correct the pipeline file, or the file that it names", "%v", err)
+			continue
+		}
+		d.note("sources", Fine, "", "%s: topic %s%s", s.Name, s.Topic, s.Ingress.Way())
 	}
 }
 
@@ -165,6 +180,7 @@ func (d *doctor) cluster(ctx context.Context) error {
 type need struct {
 	name, use  string
 	operations []kmsg.ACLOperation
+	made       bool // it is made at the start if it is missing
 }
 
 // needs lists the topics of the pipeline. Internal ones may be missing: they are made at the start.
@@ -180,7 +196,7 @@ func needs(p *pipeline.Pipeline, topo *topology.Topology) (users, internal []nee
 				return
 			}
 		}
-		*list = append(*list, need{name, use, ops})
+		*list = append(*list, need{name: name, use: use, operations: ops})
 	}
 	const read, write, describe = kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationDescribe
 	for _, s := range topo.Subtopologies() {
@@ -208,6 +224,15 @@ func needs(p *pipeline.Pipeline, topo *topology.Topology) (users, internal []nee
 	}
 	if t := p.Errors.DeadLetterTopic; t != "" {
 		add(&users, t, "dead letters", write, describe)
+	}
+	for _, s := range p.Sources {
+		if s.Ingress != nil {
+			add(&users, s.Topic, "input", write)
+			users[slices.IndexFunc(users, func(n need) bool { return n.name == s.Topic })].made = true
+			if s.Ingress.File != nil {
+				add(&internal, pipeline.PositionsTopic(p.Name, s.Name), "positions", read, write, describe)
+			}
+		}
 	}
 	return users, internal
 }
@@ -237,6 +262,8 @@ func (d *doctor) topics(ctx context.Context) error {
 		switch err := kerr.ErrorForCode(t.ErrorCode); {
 		case missing && isInternal:
 			toMake++
+		case missing && n.made:
+			d.note("topics", Fine, "", "%s topic %s will be made at the first start", n.use, n.name)
 		case missing:
 			d.note("topics", Failure, fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions N --bootstrap-server BROKER", n.name), "%s topic %s does not exist", n.use, n.name)
 		case errors.Is(err, kerr.TopicAuthorizationFailed):

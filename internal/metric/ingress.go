@@ -1,0 +1,126 @@
+package metric
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Refusal is why a sender was told no.
+type Refusal string
+
+// The reasons.
+const (
+	RefusedRequest     Refusal = "bad_request" // what was sent cannot be taken: sending it again does not help
+	RefusedTooLarge    Refusal = "too_large"
+	RefusedBusy        Refusal = "busy"        // too much is waiting already
+	RefusedUnavailable Refusal = "unavailable" // Kafka takes nothing
+	RefusedStopping    Refusal = "stopping"
+	RefusedDoubt       Refusal = "doubt" // whether it was written is not known
+)
+
+func refusals() []Refusal {
+	return []Refusal{RefusedRequest, RefusedTooLarge, RefusedBusy, RefusedUnavailable, RefusedStopping, RefusedDoubt}
+}
+
+// IngressCatalogue returns the metrics of sources outside of Kafka. A pipeline without one shows none of them.
+func IngressCatalogue() []Def {
+	return []Def{
+		{Name: "streamd_ingress_records_total", Type: Counter, Help: "Records that stand in the source's topic. Counted from the start of the process.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_bytes_total", Type: Counter, Help: "Bytes of their values.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_refused_total", Type: Counter, Help: "Requests and lines that were refused, by reason.", Labels: []string{"source", "reason"}},
+		{Name: "streamd_ingress_commit_duration_seconds", Type: Histogram, Help: "Time from the first attempt to write a batch until Kafka had it.", Labels: []string{"source"}, Buckets: commitBuckets()},
+		{Name: "streamd_ingress_failing", Type: Gauge, Help: "1 while Kafka takes nothing from the source, else 0.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_files", Type: Gauge, Help: "Files that the source reads.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_file_lag_bytes", Type: Gauge, Help: "Bytes of its files that were not read yet, the last part of a line that has no end yet left out.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_long_lines_total", Type: Counter, Help: "Lines that were passed over since they are too long.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_queued_bytes", Type: Gauge, Help: "Bytes of requests and lines that are being read or wait for Kafka.", Labels: []string{"source"}},
+	}
+}
+
+// Ingress holds the metrics of the sources of one pipeline. Its methods may be called from any goroutine.
+type Ingress struct {
+	counters map[string]*prometheus.CounterVec
+	gauges   map[string]*prometheus.GaugeVec
+	commits  *prometheus.HistogramVec
+}
+
+// NewIngress makes the metrics of a pipeline's sources, each with all its children at 0, and registers them, labelled pipeline=name. A nil
+// registerer registers nothing.
+func NewIngress(r prometheus.Registerer, pipeline string, sources []string) (*Ingress, error) {
+	in := &Ingress{counters: map[string]*prometheus.CounterVec{}, gauges: map[string]*prometheus.GaugeVec{}}
+	labels := prometheus.Labels{"pipeline": pipeline}
+	var all []prometheus.Collector
+	for _, d := range IngressCatalogue() {
+		switch d.Type {
+		case Counter:
+			v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: d.Name, Help: d.Help, ConstLabels: labels}, d.Labels)
+			in.counters[d.Name], all = v, append(all, v)
+		case Gauge:
+			v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: d.Name, Help: d.Help, ConstLabels: labels}, d.Labels)
+			in.gauges[d.Name], all = v, append(all, v)
+		default:
+			in.commits = newHistogram(d, labels)
+			all = append(all, in.commits)
+		}
+	}
+	for _, s := range sources {
+		in.Committed(s, 0, 0, -1)
+		in.counters["streamd_ingress_long_lines_total"].WithLabelValues(s)
+		for _, reason := range refusals() {
+			in.counters["streamd_ingress_refused_total"].WithLabelValues(s, string(reason))
+		}
+		for _, g := range in.gauges {
+			g.WithLabelValues(s)
+		}
+	}
+	if r == nil {
+		return in, nil
+	}
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("metric: registering the metrics of the sources of %q: %w", pipeline, err)
+		}
+	}
+	return in, nil
+}
+
+// Committed counts what a transaction has written; took < 0 is not observed.
+func (in *Ingress) Committed(source string, records, bytes int, took time.Duration) {
+	in.counters["streamd_ingress_records_total"].WithLabelValues(source).Add(float64(records))
+	in.counters["streamd_ingress_bytes_total"].WithLabelValues(source).Add(float64(bytes))
+	if h := in.commits.WithLabelValues(source); took >= 0 {
+		h.Observe(took.Seconds())
+	}
+}
+
+// Refused counts a refusal.
+func (in *Ingress) Refused(source string, why Refusal) {
+	in.counters["streamd_ingress_refused_total"].WithLabelValues(source, string(why)).Inc()
+}
+
+// Failing says whether Kafka takes nothing from the source.
+func (in *Ingress) Failing(source string, failing bool) {
+	v := 0.0
+	if failing {
+		v = 1
+	}
+	in.gauges["streamd_ingress_failing"].WithLabelValues(source).Set(v)
+}
+
+// Files says how many files are read, and how much is left of them.
+func (in *Ingress) Files(source string, n int, lag int64) {
+	in.gauges["streamd_ingress_files"].WithLabelValues(source).Set(float64(n))
+	in.gauges["streamd_ingress_file_lag_bytes"].WithLabelValues(source).Set(float64(lag))
+}
+
+// LongLine counts a line that was passed over.
+func (in *Ingress) LongLine(source string) {
+	in.counters["streamd_ingress_long_lines_total"].WithLabelValues(source).Inc()
+}
+
+// Queued says how much waits.
+func (in *Ingress) Queued(source string, bytes int64) {
+	in.gauges["streamd_ingress_queued_bytes"].WithLabelValues(source).Set(float64(bytes))
+}

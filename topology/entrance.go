@@ -1,0 +1,23 @@
+package topology
+
+// Entrance is a way by which records get into a source's topic from elsewhere than Kafka: what appends them there knows whether each of
+// them comes in, and whether it may do so twice. Only Explain looks at it.
+type Entrance string
+
+// The entrances.
+const (
+	// EnteredByFile: lines of files, appended with the position of what was read in one transaction. Neither lost nor repeated.
+	EnteredByFile = Entrance(sourceFile)
+	// EnteredByHTTP: requests that are answered when Kafka has their records. Sent again until they are: never lost, maybe repeated.
+	EnteredByHTTP = Entrance(sourceHTTP)
+	// EnteredByLines: lines of a connection whose sender waits for their acknowledgement. Never lost, maybe repeated.
+	EnteredByLines = Entrance(sourceLines)
+	// EnteredBySocket: lines of a connection whose sender waits for nothing. Maybe lost.
+	EnteredBySocket = Entrance(sourceSocket)
+)
+
+// EnteredBy says how records get into the topic, for Explain. identified: their header "record-id" was given by the sender, who
+// gives the same one when he sends a record again.
+func EnteredBy(e Entrance, identified bool) SourceSetting {
+	return SourceSetting{func(o *options) { o.entrance, o.identified = e, identified }}
+}
