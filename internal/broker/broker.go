@@ -33,6 +33,8 @@ type Cluster interface {
 	NewReader(ReaderConfig) Reader
 	// NewProducer makes a transactional producer. It must be initialised with Init first.
 	NewProducer(ProducerConfig) Producer
+	// NewSender makes a producer without transactions. It connects lazily.
+	NewSender(SenderConfig) Sender
 	// Join runs this process's membership in a group until ctx ends or an error that only a stop can answer.
 	Join(ctx context.Context, g GroupConfig, h GroupHandler) error
 	// LeaveGroup removes a static member, so that its partitions move at once.
@@ -161,6 +163,28 @@ type Producer interface {
 	// Reset drops the buffer. It does not touch the broker: nothing of the buffer was sent or Init follows.
 	Reset()
 	// Close ends the producer's connections.
+	Close()
+}
+
+// SenderConfig is the configuration of one Sender.
+type SenderConfig struct {
+	Deadline      time.Duration // for one Send; default 8 s
+	Compression   string        // as of a ProducerConfig
+	MaxBatchBytes int           // as of a ProducerConfig
+}
+
+// Sender is a producer without transactions: what it sends is seen at once, and never taken back. Nothing fences it.
+type Sender interface {
+	// Add buffers one record. Nothing is sent.
+	Add(Output)
+	// Send sends what is buffered, in the order of Add within a partition, and returns once all of it is acknowledged by
+	// all replicas in sync. A request without an answer is sent again under its sequence numbers, so that the broker takes it
+	// once. After an error what was not acknowledged is buffered still, and may stand in the topics all the same:
+	// another Send then writes it once more. The errors are those of Producer.Commit.
+	Send(ctx context.Context) error
+	// Reset drops the buffer: what an error has left in doubt stays so.
+	Reset()
+	// Close ends the sender's connections.
 	Close()
 }
 

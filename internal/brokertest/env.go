@@ -83,7 +83,7 @@ func Run(t *testing.T, impl, prefix string, env *Env) {
 		env.MaxWait = 20 * time.Millisecond
 	}
 	s := &suite{Env: env, impl: impl, prefix: prefix, group: prefix + "-group"}
-	for _, f := range slices.Concat(transactionFacts, doubtFacts, readerFacts, topicFacts, groupFacts) {
+	for _, f := range slices.Concat(transactionFacts, doubtFacts, senderFacts, readerFacts, topicFacts, groupFacts) {
 		t.Run(strings.ReplaceAll(f.name, " ", "_"), func(t *testing.T) {
 			if why, ok := differences[impl][f.name]; ok {
 				t.Skip(why)
@@ -192,7 +192,7 @@ func withID(id string) func(*broker.ProducerConfig) {
 	return func(c *broker.ProducerConfig) { c.TransactionalID = id }
 }
 
-func add(p broker.Producer, at record.TopicPartition, values ...string) {
+func add(p interface{ Add(broker.Output) }, at record.TopicPartition, values ...string) {
 	for _, v := range values {
 		p.Add(broker.Output{TopicPartition: at, Timestamp: time.UnixMilli(1_700_000_000_000), Key: []byte("k-" + v), Value: []byte(v)})
 	}

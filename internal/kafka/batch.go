@@ -129,15 +129,15 @@ func (b *outBatch) wire() []byte {
 	return b.buf
 }
 
-// stamp fills in the header for a transactional producer.
-func (b *outBatch) stamp(pid int64, epoch int16, seq int32) {
+// stamp fills in the header. attributes are those beside the codec: attrTxn, or none.
+func (b *outBatch) stamp(attributes uint16, pid int64, epoch int16, seq int32) {
 	w := b.wire()
 	be := binary.BigEndian
 	be.PutUint64(w[0:], 0)
 	be.PutUint32(w[8:], uint32(len(w)-12))
 	be.PutUint32(w[12:], ^uint32(0)) // leader epoch -1: unknown
 	w[16] = batchMagic
-	be.PutUint16(w[21:], attrTxn|uint16(b.kind))
+	be.PutUint16(w[21:], attributes|uint16(b.kind))
 	be.PutUint32(w[23:], uint32(b.count()-1))
 	be.PutUint64(w[27:], uint64(b.first))
 	be.PutUint64(w[35:], uint64(b.last))

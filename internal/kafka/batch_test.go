@@ -58,7 +58,7 @@ func encodeBatch(t testing.TB, outs []broker.Output, kind codec, base int64) []b
 	if err := b.pack(&compressor{}, kind); err != nil {
 		t.Fatal(err)
 	}
-	b.stamp(4711, 3, 99)
+	b.stamp(attrTxn, 4711, 3, 99)
 	return rebase(b.wire(), base)
 }
 
@@ -157,7 +157,7 @@ func TestBatchSplits(t *testing.T) {
 		}
 		var d decoder
 		for i, part := range []*outBatch{b, second} {
-			part.stamp(1, 0, 0)
+			part.stamp(attrTxn, 1, 0, 0)
 			want := outs[:half]
 			if i == 1 {
 				want = outs[half:]

@@ -195,14 +195,12 @@ func (p *producer) runLeg(ctx context.Context, l *leg, to *link, buf []byte) ([]
 		buf = p.produceFrame(k, buf, now)
 		body, err := k.roundTrip(ctx, buf, produceTimeout)
 		if err != nil {
-			to.drop()
-			return buf, &broker.Error{Op: string(reqProduce), Where: now[0].tp.String(), Kind: broker.ErrUnreachable, Cause: err}
+			return buf, p.unanswered(to, now[0].tp, err)
 		}
 		answers, throttle, err := decodeProduce(body)
 		k.muted = time.Now().Add(throttle)
 		if err != nil { // an answer that cannot be read is no answer: the rule holds for it too
-			to.drop()
-			return buf, &broker.Error{Op: string(reqProduce), Where: now[0].tp.String(), Kind: broker.ErrUnreachable, Cause: &lostError{err}}
+			return buf, p.unanswered(to, now[0].tp, &lostError{err})
 		}
 		fault.Point("produce")
 		again, err := p.acknowledge(l, now, answers)
@@ -218,6 +216,18 @@ func (p *producer) runLeg(ctx context.Context, l *leg, to *link, buf []byte) ([]
 		}
 		n++
 	}
+}
+
+// unanswered is what follows from a Produce request without an answer. A transaction is over by it. A sender asks for the
+// leaders and sends the same batches under the same sequence numbers, which no other batch ever gets: by
+// them the broker knows what it has already, and refuses the first request should it arrive after the second one.
+func (p *producer) unanswered(to *link, tp record.TopicPartition, err error) error {
+	to.drop()
+	if p.alone {
+		p.c.heals(reqProduce, tp.String(), err)
+		return nil
+	}
+	return &broker.Error{Op: string(reqProduce), Where: tp.String(), Kind: broker.ErrUnreachable, Cause: err}
 }
 
 // request picks the next batch of each partition, up to maxProduce bytes in all.
@@ -242,7 +252,12 @@ func (l *leg) request() []*outPart {
 // Partitions of one topic follow each other.
 func (p *producer) produceFrame(k *conn, buf []byte, parts []*outPart) []byte {
 	b := k.nextFrame(buf, keyProduce, versionProduce)
-	b = appendString(b, p.cfg.TransactionalID)
+	attributes := uint16(attrTxn)
+	if p.alone {
+		attributes, b = 0, append(b, 0xff, 0xff) // no transactional ID
+	} else {
+		b = appendString(b, p.cfg.TransactionalID)
+	}
 	b = append(b, 0xff, 0xff) // acks: all in sync
 	b = append32(b, int32(produceTimeout/time.Millisecond))
 	topics := 0
@@ -257,7 +272,7 @@ func (p *producer) produceFrame(k *conn, buf []byte, parts []*outPart) []byte {
 		b = append32(b, int32(n-i))
 		for _, part := range parts[i:n] {
 			batch := part.batches[part.sent]
-			batch.stamp(p.pid, p.epoch, part.seq)
+			batch.stamp(attributes, p.pid, p.epoch, part.seq)
 			w := batch.wire()
 			b = append32(b, int32(part.tp.Partition))
 			b = append32(b, int32(len(w)))

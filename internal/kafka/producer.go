@@ -16,11 +16,13 @@ import (
 // producer implements broker.Producer. The transaction itself is in commit.go, its Produce requests
 // in produce.go.
 type producer struct {
-	c    *Cluster
-	cfg  broker.ProducerConfig
-	kind codec
-	comp compressor
-	now  func() time.Time
+	c   *Cluster
+	cfg broker.ProducerConfig
+	// alone says that it is the inside of a sender: there is no transaction.
+	alone bool
+	kind  codec
+	comp  compressor
+	now   func() time.Time
 
 	// Invariant: pid >= 0 once an Init has succeeded, until the broker forgets the ID.
 	pid   int64
@@ -69,6 +71,18 @@ type outPart struct {
 
 // NewProducer makes a transactional producer; see broker.ProducerConfig for the defaults.
 func (c *Cluster) NewProducer(cfg broker.ProducerConfig) broker.Producer {
+	p := c.newProducer(cfg)
+	if p.wrong == nil && cfg.TransactionalID == "" {
+		p.wrong = &broker.Error{Op: string(reqInit), Kind: broker.ErrConfig, Cause: errors.New("no transactional ID")}
+	}
+	p.coord = &link{c: c, find: func(ctx context.Context) (string, error) {
+		return c.coordinator(ctx, cfg.TransactionalID, sarama.CoordinatorTransaction)
+	}}
+	return p
+}
+
+// newProducer makes what producers and senders have in common.
+func (c *Cluster) newProducer(cfg broker.ProducerConfig) *producer {
 	if cfg.TransactionTimeout <= 0 {
 		cfg.TransactionTimeout = 10 * time.Second
 	}
@@ -83,15 +97,9 @@ func (c *Cluster) NewProducer(cfg broker.ProducerConfig) broker.Producer {
 		leaders: map[int32]*link{}, frames: map[int32][]byte{}, topics: map[string]*outTopic{},
 	}
 	var err error
-	if p.kind, err = parseCodec(cfg.Compression); err == nil && cfg.TransactionalID == "" {
-		err = errors.New("no transactional ID")
-	}
-	if err != nil {
+	if p.kind, err = parseCodec(cfg.Compression); err != nil {
 		p.wrong = &broker.Error{Op: string(reqInit), Where: cfg.TransactionalID, Kind: broker.ErrConfig, Cause: err}
 	}
-	p.coord = &link{c: c, find: func(ctx context.Context) (string, error) {
-		return c.coordinator(ctx, cfg.TransactionalID, sarama.CoordinatorTransaction)
-	}}
 	return p
 }
 
@@ -207,7 +215,9 @@ func (p *producer) Reset() {
 // Close implements broker.Producer.
 func (p *producer) Close() {
 	p.ready = false
-	p.coord.drop()
+	if p.coord != nil {
+		p.coord.drop()
+	}
 	if p.group != nil {
 		p.group.drop()
 	}
@@ -320,7 +330,7 @@ func (p *producer) initOnce(ctx context.Context) (resp *sarama.InitProducerIDRes
 	return resp, err
 }
 
-// adopt takes over the answered epoch. Sequences start at 0 in it; what is buffered stays.
+// adopt takes over the answered epoch, a new producer ID if it is a sender's. Sequences start at 0 in it; what is buffered stays.
 func (p *producer) adopt(resp *sarama.InitProducerIDResponse) {
 	p.pid, p.epoch = resp.ProducerID, resp.ProducerEpoch
 	for _, t := range p.topics {

@@ -87,8 +87,8 @@ func (l *partitionLog) add(recs []broker.Record, txn *span) record.Offset {
 	return b.base
 }
 
-// produce is Produce for one batch of a transactional producer. The transaction itself was verified.
-func (l *partitionLog) produce(pid int64, epoch int16, seq int32, recs []broker.Record) (record.Offset, Code) {
+// produce is Produce for one batch of a producer. The transaction itself, if there is one, was verified.
+func (l *partitionLog) produce(pid int64, epoch int16, seq int32, recs []broker.Record, transactional bool) (record.Offset, Code) {
 	ps := l.producers[pid]
 	fresh := ps == nil
 	if fresh {
@@ -118,7 +118,7 @@ func (l *partitionLog) produce(pid int64, epoch int16, seq int32, recs []broker.
 		return record.NoOffset, OutOfOrderSequence
 	}
 	l.producers[pid] = ps
-	if ps.open == nil {
+	if transactional && ps.open == nil {
 		ps.open = &span{pid: pid, first: l.end, marker: record.NoOffset}
 		l.open = append(l.open, ps.open)
 	}

@@ -244,7 +244,7 @@ func (p *producer) produce(ctx context.Context, b outBatch) (record.Offset, erro
 		base := record.NoOffset
 		code := p.c.request(ctx, Produce, where, func() (code Code) {
 			if code = p.c.checkLeader(b.tp); code == None {
-				base, code = p.c.b.produce(p.c.Protocol, p.conf.TransactionalID, pid, epoch, seq, b)
+				base, code = p.write(pid, epoch, seq, b)
 			}
 			return code
 		})
@@ -258,13 +258,24 @@ func (p *producer) produce(ctx context.Context, b outBatch) (record.Offset, erro
 			return base + record.Offset(len(b.records)), nil
 		case code == MessageTooLarge:
 			return p.halve(ctx, b)
-		case code == noAnswer || produceReaction(code) == fail || !p.wait(ctx, n):
+		case code == noAnswer && !p.alone() || code != noAnswer && produceReaction(code) == fail || !p.wait(ctx, n):
 			p.note(code)
 			return record.NoOffset, newError(Produce, where, code, code.kind())
-		case produceReaction(code) == refresh:
+		case code == noAnswer || produceReaction(code) == refresh:
 			p.c.refresh(ctx, b.tp)
 		}
 	}
+}
+
+// alone says that it is the inside of a sender.
+func (p *producer) alone() bool { return p.conf.TransactionalID == "" }
+
+// write is how the broker handles a batch.
+func (p *producer) write(pid int64, epoch int16, seq int32, b outBatch) (record.Offset, Code) {
+	if p.alone() {
+		return p.c.b.produceAlone(pid, epoch, seq, b)
+	}
+	return p.c.b.produce(p.c.Protocol, p.conf.TransactionalID, pid, epoch, seq, b)
 }
 
 func (p *producer) halve(ctx context.Context, b outBatch) (record.Offset, error) {

@@ -216,6 +216,20 @@ func (b *Broker) produce(v Protocol, id string, pid int64, epoch int16, seq int3
 			return record.NoOffset, code
 		}
 	}
+	return b.append(l, pid, epoch, seq, out, true)
+}
+
+// produceAlone is Produce for one partition of a producer without transactions.
+func (b *Broker) produceAlone(pid int64, epoch int16, seq int32, out outBatch) (record.Offset, Code) {
+	l := b.log(out.tp)
+	if l == nil {
+		return record.NoOffset, UnknownTopicOrPartition
+	}
+	return b.append(l, pid, epoch, seq, out, false)
+}
+
+// append is what both do with a batch that may be written.
+func (b *Broker) append(l *partitionLog, pid int64, epoch int16, seq int32, out outBatch, transactional bool) (record.Offset, Code) {
 	top := b.topics[out.tp.Topic]
 	if out.bytes > top.MaxMessageBytes {
 		return record.NoOffset, MessageTooLarge
@@ -224,7 +238,7 @@ func (b *Broker) produce(v Protocol, id string, pid int64, epoch int16, seq int3
 	if top.LogAppendTime {
 		recs = stamped(recs, b.now)
 	}
-	return l.produce(pid, epoch, seq, recs)
+	return l.produce(pid, epoch, seq, recs, transactional)
 }
 
 // endTxn is EndTxn of protocol V1. It answers before any marker is written.
