@@ -10,6 +10,8 @@ import (
 // Explanation says what a topology guarantees from end to end, what lowers it and what bounds it.
 type Explanation struct {
 	Name string `json:"name"`
+	// Guarantee is the processing guarantee that it is run with.
+	Guarantee Level `json:"guarantee"`
 	// Level is that of the weakest output.
 	Level Level `json:"level"`
 	// Outputs are the sinks, the weakest first.
@@ -18,6 +20,8 @@ type Explanation struct {
 	Lowered []Finding `json:"lowered"`
 	// Bounds are the conditions under which the level holds, the ones that concern single operators first.
 	Bounds []Finding `json:"bounds"`
+	// Costs are what the guarantee costs, and what it gives for that.
+	Costs []Finding `json:"costs"`
 	// Edges are the ways of records from one operator to the next, in the order of declaration.
 	Edges []EdgeLevel `json:"edges"`
 	// Dedups are the decisions about the logs of the dedup operators.
@@ -71,10 +75,18 @@ type waypoint struct {
 	dedup  *node // the nearest one upstream; nil: none
 }
 
-// Explain derives what the topology guarantees: the level of each edge and of the whole, and why it is not more. It follows
-// from the classes of sources, operators and sinks alone; what the records are does not matter.
-func (t *Topology) Explain() Explanation {
-	e := Explanation{Name: t.name, Level: ExactlyOnce, Outputs: []OutputLevel{}, Lowered: []Finding{}, Bounds: []Finding{}, Edges: []EdgeLevel{}, Dedups: []Elision{}}
+// Explain derives what the topology guarantees when it is run with ExactlyOnce, the default: the level of each edge and of the
+// whole, and why it is not more. It follows from the classes of sources, operators and sinks alone; what the
+// records are does not matter.
+func (t *Topology) Explain() Explanation { return t.ExplainAt(ExactlyOnce) }
+
+// ExplainAt is Explain for another processing guarantee, one of ProcessingLevels. Whether the topology can run with it, CheckGuarantee
+// says.
+func (t *Topology) ExplainAt(guarantee Level) Explanation {
+	e := Explanation{
+		Name: t.name, Guarantee: guarantee, Level: ExactlyOnce, Outputs: []OutputLevel{}, Lowered: []Finding{}, Bounds: []Finding{}, Costs: t.costs(guarantee),
+		Edges: []EdgeLevel{}, Dedups: []Elision{},
+	}
 	out := map[*node]waypoint{}
 	topics := map[string]waypoint{} // of repartition topics, by what stands in Sink.Topic
 	writers, readers := map[string][]*node{}, map[string]*node{}
@@ -85,7 +97,7 @@ func (t *Topology) Explain() Explanation {
 	}
 	var causes []cause
 	for _, n := range t.nodes {
-		w := arriving(n, out, topics)
+		w := arriving(n, out, topics, guarantee)
 		for _, in := range n.inputs {
 			e.Edges = append(e.Edges, edgeOf(in, n, out[in]))
 		}
@@ -113,7 +125,11 @@ func (t *Topology) Explain() Explanation {
 			topics[n.sink.Topic] = w
 			writers[n.sink.Topic] = append(writers[n.sink.Topic], n)
 		default:
-			end := sinkTopic.into(n.name, w.flow)
+			class := sinkTopic
+			if n.sink.Ahead(guarantee) {
+				class = sinkAhead
+			}
+			end := class.into(n.name, w.flow)
 			e.Outputs = append(e.Outputs, OutputLevel{Operator: n.name, Topic: n.sink.Topic, Class: string(sinkTopic), Level: end.risk.level()})
 			causes = append(causes, end.causes...)
 		}
@@ -140,13 +156,17 @@ func (t *Topology) Explain() Explanation {
 }
 
 // arriving is what gets to a node, or begins there.
-func arriving(n *node, out map[*node]waypoint, topics map[string]waypoint) (w waypoint) {
+func arriving(n *node, out map[*node]waypoint, topics map[string]waypoint, guarantee Level) (w waypoint) {
 	if n.source != nil {
 		if n.source.Internal {
 			return topics[n.source.Topic]
 		}
 		id, text := n.sourceID()
-		return waypoint{flow: n.sourceClass().from(n.name, id), idText: text}
+		f := n.sourceClass().from(n.name, id)
+		if guarantee == AtMostOnce { // besides what comes of how the records get into the topic
+			f = f.join(sourceClaimed.from(n.name, f.id))
+		}
+		return waypoint{flow: f, idText: text}
 	}
 	for i, in := range n.inputs {
 		if i == 0 {
@@ -342,6 +362,25 @@ func generalBounds() []Finding {
 	}
 }
 
+// costs are what a guarantee costs and gives. What all have in common is that state, IDs and positions are committed in
+// transactions.
+func (t *Topology) costs(guarantee Level) []Finding {
+	switch guarantee {
+	case AtLeastOnce, ExactlyOnce:
+	case AtMostOnce:
+		return []Finding{{What: "each batch is two transactions: one with the positions, then one with what follows from the records"}}
+	default:
+		return []Finding{}
+	}
+	all := []Finding{{What: "each batch is one transaction: what is in it is seen once it is committed, at the latest a commit interval after the record"}}
+	for _, n := range t.nodes {
+		if n.sink != nil && n.sink.Ahead(guarantee) {
+			all = append(all, Finding{Operator: n.name, What: "its records take a round trip to the brokers of their own before the transaction; its readers then wait for no transaction, theirs or another one"})
+		}
+	}
+	return all
+}
+
 // Text prints the explanation for people.
 func (e Explanation) Text() string {
 	var b strings.Builder
@@ -356,6 +395,8 @@ func (e Explanation) Text() string {
 	writeFindings(&b, e.Lowered, "nothing lowers it: inputs, IDs, state and outputs are committed in one transaction")
 	b.WriteString("\nWhat it depends on\n")
 	writeFindings(&b, e.Bounds, "nothing")
+	b.WriteString("\nWhat it costs\n")
+	writeFindings(&b, e.Costs, "nothing")
 	b.WriteString("\nEdges\n")
 	for _, d := range e.Edges {
 		fmt.Fprintf(&b, "  %s -> %s: %s\n      ID: %s\n", d.From, d.To, d.Level, d.ID)

@@ -49,6 +49,7 @@ type sourceClass string
 
 const (
 	sourceKafka       sourceClass = "kafka"       // the offset is part of the transaction
+	sourceClaimed     sourceClass = "claimed"     // kafka, whose offset is committed before what follows from the records
 	sourceRepartition sourceClass = "repartition" // kafka, written by the same application in transactions
 	sourceFile        sourceClass = "file"        // can be read again from a position that is committed
 	sourceHTTP        sourceClass = "http"        // the client sends again until it has an answer
@@ -83,6 +84,7 @@ type sinkClass string
 
 const (
 	sinkTopic      sinkClass = "topic"      // a Kafka topic, in the transaction
+	sinkAhead      sinkClass = "ahead"      // a Kafka topic, written before the transaction
 	sinkLedger     sinkClass = "ledger"     // rows and progress in one transaction of the database
 	sinkIdempotent sinkClass = "idempotent" // writes again what it may have written, under the same ID
 	sinkWAL        sinkClass = "wal"        // writes what a log of its own says, after the commit
@@ -137,13 +139,15 @@ func weakerID(a, b idClass) idClass {
 
 // replayable says whether a source can be read again from a place that was committed.
 func (s sourceClass) replayable() bool {
-	return s == sourceKafka || s == sourceRepartition || s == sourceFile
+	return s == sourceKafka || s == sourceClaimed || s == sourceRepartition || s == sourceFile
 }
 
 // from is the flow out of a source.
 func (s sourceClass) from(name string, id idClass) flow {
 	f := flow{id: id}
 	switch {
+	case s == sourceClaimed:
+		return f.add(cause{mayLose, name, "its positions are committed before what follows from its records: what is under way at a crash is not read again", "use the guarantee exactly_once"})
 	case s.replayable():
 		return f // position and effects are committed together
 	case s == sourceHTTP, s == sourceLines:
@@ -180,6 +184,8 @@ func (s sinkClass) into(name string, f flow) flow {
 	switch s {
 	case sinkTopic, sinkLedger, sinkTwoPhase:
 		return f
+	case sinkAhead:
+		return f.add(cause{mayRepeat, name, "its records are written before the transaction that remembers them: after a crash in between they come again", "use the guarantee exactly_once, or drop the repeats by their IDs behind it: a Dedup does"})
 	case sinkIdempotent:
 		if f.id != idNone {
 			return f // what is written again is the same row

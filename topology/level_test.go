@@ -8,10 +8,10 @@ import (
 // TestLevels derives the level of every combination of source, ID, operator and sink, and compares it with rules that are
 // written down another way: by what a crash, a lost answer and a repeated request do to one record.
 func TestLevels(t *testing.T) {
-	sources := []sourceClass{sourceKafka, sourceRepartition, sourceFile, sourceHTTP, sourceLines, sourceSocket}
+	sources := []sourceClass{sourceKafka, sourceClaimed, sourceRepartition, sourceFile, sourceHTTP, sourceLines, sourceSocket}
 	ids := []idClass{idProducer, idPosition, idNone}
 	operators := []operatorClass{operatorPure, operatorStrong, operatorLookup, operatorDedup, operatorWeak}
-	sinks := []sinkClass{sinkTopic, sinkLedger, sinkIdempotent, sinkWAL, sinkTwoPhase, sinkPlain}
+	sinks := []sinkClass{sinkTopic, sinkAhead, sinkLedger, sinkIdempotent, sinkWAL, sinkTwoPhase, sinkPlain}
 	seen := map[Level]int{}
 	for _, s := range sources {
 		for _, id := range ids {
@@ -48,7 +48,7 @@ func TestLevels(t *testing.T) {
 
 func expectedLevel(s sourceClass, id idClass, o operatorClass, k sinkClass) Level {
 	// What the process has read is gone with it if nothing brings it back: neither a position nor a client that waits.
-	lost := s == sourceSocket
+	lost := s == sourceSocket || s == sourceClaimed
 	// The same record gets in twice if its client repeats the request; it is dropped if it has the same ID again.
 	again := s == sourceHTTP || s == sourceLines
 	repeated := again && (o != operatorDedup || id != idProducer)
@@ -60,7 +60,7 @@ func expectedLevel(s sourceClass, id idClass, o operatorClass, k sinkClass) Leve
 		if s == sourceSocket || id == idNone || again && id == idPosition {
 			repeated = true
 		}
-	case sinkWAL, sinkPlain:
+	case sinkWAL, sinkPlain, sinkAhead:
 		repeated = true
 	}
 	switch {

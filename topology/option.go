@@ -43,8 +43,9 @@ type options struct {
 
 	partitions *int32
 	withoutID  bool
-	feedback   bool // the topic may be read, too
-	partition  any  // func(record.Record[K, V], int32) record.Partition
+	feedback   bool  // the topic may be read, too
+	guarantee  Level // empty: the application's
+	partition  any   // func(record.Record[K, V], int32) record.Partition
 	maxBytes   *int64
 	stores     []StateStore
 	timers     []timerHandler
@@ -107,7 +108,7 @@ type (
 		option
 		process()
 	}
-	// SinkOption is an option of To: Name, IDHeader, WithoutID, Partition, Feedback, OnError.
+	// SinkOption is an option of To: Name, IDHeader, WithoutID, Partition, Feedback, Guarantee, OnError.
 	SinkOption interface {
 		option
 		sink()

@@ -10,7 +10,7 @@ type Problem struct {
 	// Operator is the operator's name, or the application's if the problem is not about an operator.
 	Operator string
 	// Rule names the kind of mistake: name, duplicate-name, topic, duplicate-topic, loop, serde,
-	// function, option, retention, window, unused, unkeyed, store, builder, empty.
+	// function, option, retention, window, unused, unkeyed, store, builder, empty, guarantee.
 	Rule string
 	What string
 }

@@ -22,7 +22,7 @@ func Partition[K, V any](fn func(r record.Record[K, V], n int32) record.Partitio
 	return SinkSetting{func(o *options) { o.partition = fn }}
 }
 
-// To writes a stream into a topic. Options: Name, OnError, IDHeader, WithoutID, Partition, Feedback.
+// To writes a stream into a topic. Options: Name, OnError, IDHeader, WithoutID, Partition, Feedback, Guarantee.
 //
 // The record keeps its time and its headers, and carries its ID in the header "record-id", so that
 // whoever reads the topic can drop duplicates. The header is the record's own ID or absent: one
@@ -38,6 +38,10 @@ func To[K, V any](s *Stream[K, V], topic string, keys serde.Serde[K], values ser
 	b.require(keys != nil && values != nil, n, "serde", "a serde is nil")
 	if what := topicNameProblem(topic); what != "" {
 		b.problem(n, "topic", fmt.Sprintf("the name of topic %q %s", topic, what))
+	}
+	if l := n.opts.guarantee; l != "" {
+		b.require(l == ExactlyOnce || l == AtLeastOnce, n, ruleGuarantee, fmt.Sprintf("Guarantee(%q) is not one topic's to choose: want %q or %q", l, ExactlyOnce, AtLeastOnce))
+		n.sink.Guarantee = l
 	}
 	header := DefaultIDHeader
 	if h := n.opts.idHeader; h != nil {

@@ -73,6 +73,8 @@ type Sink struct {
 	External bool   // as in Source
 	// Partitions is the number of partitions of an internal topic; 0: the largest of the sub-topology's inputs.
 	Partitions int32
+	// Guarantee is the option of To; empty: the application's. See Ahead.
+	Guarantee Level
 	// Marks is as in Source. Lag is how far the records that come here may be behind the watermark without being late.
 	Marks bool
 	Lag   time.Duration
