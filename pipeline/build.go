@@ -394,7 +394,7 @@ func (s *stepPlan) each(r *event, emit topology.Emit[recKey, recValue]) error {
 func (p *plan) buildSink(s *stepPlan, in *stream) {
 	from := s.in[0]
 	keys, values := keySerde{from.key}, p.values(from, nil)
-	opts := []topology.SinkOption{topology.Name(s.name), topology.OnError(s.policy)}
+	opts := []topology.SinkOption{topology.Name(s.name), topology.OnError(s.policy), topology.Guarantee(s.guarantee)}
 	if s.key == nil && s.value == nil {
 		topology.To(in, s.topic, keys, values, opts...)
 		return

@@ -48,7 +48,9 @@ func (d *document) pipeline(p *Pipeline) *plan {
 	} else {
 		d.errorf(o.node, RuleMissingField, "missing field %q in %s", "kafka", o.what)
 	}
+	r := &planner{d: d, p: p, streams: map[string]*output{}}
 	if key, n := o.pair("processing"); n != nil {
+		r.processingKey = key
 		p.Processing = d.processing(key, n)
 	}
 	if key, n := o.pair("tracing"); n != nil {
@@ -60,7 +62,6 @@ func (d *document) pipeline(p *Pipeline) *plan {
 			s.finish()
 		}
 	}
-	r := &planner{d: d, p: p, streams: map[string]*output{}}
 	if key, n := o.pair("errors"); n != nil {
 		r.errorsKey = key
 		p.Errors, r.hasDeadLetter = d.errors(key, n)
@@ -225,10 +226,7 @@ func (d *document) processing(key, n *yaml.Node) Processing {
 		return p
 	}
 	if n := o.get("guarantee"); n != nil {
-		p.Guarantee = d.choice(n, "guarantee", "exactly_once", "at_least_once", "at_most_once")
-		if p.Guarantee != "" && p.Guarantee != "exactly_once" {
-			d.errorf(n, RuleNotAvailable, "guarantee %q is not available in this version", p.Guarantee)
-		}
+		p.Guarantee = d.level(n, topology.ProcessingLevels()...)
 	}
 	if n := o.get("dedup"); n != nil {
 		p.KeepLogs = d.choice(n, "dedup", "auto", "always") == "always"

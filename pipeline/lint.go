@@ -179,7 +179,10 @@ func (r *planner) lintLoop() {
 
 // tryBuild reports what only the topology as a whole can know, such as a topic that two sources read.
 func (r *planner) tryBuild() {
-	_, err := r.plan.build()
+	t, err := r.plan.build()
+	if err == nil {
+		err = t.CheckGuarantee(r.p.Processing.Level())
+	}
 	if err == nil {
 		return
 	}
@@ -188,7 +191,11 @@ func (r *planner) tryBuild() {
 		r.d.errorf(r.stepsNode, RuleTopology, "%v", err)
 	}
 	for _, p := range problems {
-		note := r.d.errorf(r.nodeOf(p.Operator), RuleTopology, "%q %s", p.Operator, p.What)
+		node := r.nodeOf(p.Operator)
+		if p.Operator == r.p.Name && r.processingKey != nil {
+			node = r.processingKey // it is about the pipeline as a whole
+		}
+		note := r.d.errorf(node, RuleTopology, "%q %s", p.Operator, p.What)
 		if p.Rule != "" {
 			note.hint("topology rule %s", p.Rule)
 		}
@@ -197,7 +204,7 @@ func (r *planner) tryBuild() {
 
 // nodeOf finds the source or step that an operator was made of.
 func (r *planner) nodeOf(operator string) *yaml.Node {
-	for _, suffix := range []string{"", "-record", resultSuffix, dataSuffix, rowsSuffix, rowsSuffix + dataSuffix, bySuffix, otherBySuffix, timersSuffix, valuesSuffix, tableSuffix, "-left", "-right", "-repartition", "-by-repartition", "-other-by-repartition", "-by-id"} {
+	for _, suffix := range []string{"", "-record", resultSuffix, dataSuffix, rowsSuffix, rowsSuffix + dataSuffix, bySuffix, otherBySuffix, timersSuffix, valuesSuffix, tableSuffix, "-left", "-right", "-repartition", "-by-repartition", "-other-by-repartition", "-by-id", "-sink"} {
 		name, ok := strings.CutSuffix(operator, suffix)
 		if !ok {
 			continue

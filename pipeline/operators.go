@@ -554,11 +554,17 @@ func (r *planner) to(s *stepPlan, n *yaml.Node) {
 		d.errorf(s.node, RuleMissingField, "missing field %q in %s", "topic", o.what).hint("or a target outside of Kafka: %s", quotedList(targetNames()))
 	}
 	if s.into != nil {
-		for _, name := range []string{"topic", "key", "value"} {
+		for _, name := range []string{"topic", "key", "value", "guarantee"} {
 			if key, _ := o.pair(name); key != nil {
-				d.errorf(key, RuleInvalidValue, "%s has no meaning beside %s", name, s.into.kind.name)
+				note := d.errorf(key, RuleInvalidValue, "%s has no meaning beside %s", name, s.into.kind.name)
+				if name == "guarantee" {
+					note.hint("what a table promises is its class: see docs/concepts/sinks.md")
+				}
 			}
 		}
+	}
+	if g := o.get("guarantee"); g != nil {
+		s.guarantee = d.level(g, topology.ExactlyOnce, topology.AtLeastOnce)
 	}
 	if k := o.get("key"); k != nil {
 		s.key = r.keyOf(k, "key", s.scope)

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -92,8 +93,8 @@ type SASL struct {
 
 // Processing is how transactions are run. Zero values stand for the processor's defaults.
 type Processing struct {
-	// Guarantee is "exactly_once".
-	Guarantee string
+	// Guarantee is one of topology.ProcessingLevels.
+	Guarantee topology.Level
 	// CommitInterval is the longest time that a transaction stays open.
 	CommitInterval time.Duration
 	// TransactionTimeout is the time after which the broker aborts a transaction.
@@ -102,6 +103,9 @@ type Processing struct {
 	// (topology.Always).
 	KeepLogs bool
 }
+
+// Level is the guarantee that the pipeline is run with.
+func (p Processing) Level() topology.Level { return cmp.Or(p.Guarantee, topology.ExactlyOnce) }
 
 // Tracing is where spans go. Its zero value leaves that to the environment (OTEL_EXPORTER_OTLP_ENDPOINT).
 type Tracing struct {

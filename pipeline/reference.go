@@ -116,7 +116,7 @@ func referenceOfFile() []Section {
 		{
 			Name: "processing", Doc: "How transactions are run.",
 			Fields: []Field{
-				{Name: "guarantee", Kind: KindWord, Words: []string{"exactly_once", "at_least_once", "at_most_once"}, Default: "exactly_once", Doc: "What the pipeline promises; `streamd explain` says what comes of it. This version runs exactly_once only."},
+				{Name: "guarantee", Kind: KindWord, Words: []string{"exactly_once", "at_least_once", "at_most_once"}, Default: "exactly_once", Doc: "What topics get; `streamd explain` says what comes of it. exactly_once: the results are part of the transaction that carries state and positions. at_least_once: they are sent before it; after a crash some come again, with the same IDs. at_most_once: the positions are committed first; after a crash some results are missing. See docs/concepts/guarantees.md."},
 				{Name: "dedup", Kind: KindWord, Words: []string{"auto", "always"}, Default: "auto", Doc: "auto: a dedup step that can find no duplicate, since another one before it has dropped them all, has no log of IDs. always: each has one."},
 				{Name: "commit_interval", Kind: KindDuration, Doc: "The longest time that a transaction stays open: how much later than possible a result is seen."},
 				{Name: "transaction_timeout", Kind: KindDuration, Doc: "After this time the broker aborts a transaction whose process is gone."},

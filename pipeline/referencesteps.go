@@ -127,6 +127,7 @@ func referenceOfSteps() []Section {
 				{Name: "topic", Kind: KindText, Doc: "A topic."},
 				{Name: "key", Kind: KindKey, Doc: "Default: the record's."},
 				{Name: "value", Kind: KindTemplate, Doc: "Default: the record's."},
+				{Name: "guarantee", Kind: KindWord, Words: []string{"exactly_once", "at_least_once"}, Doc: "Of this topic alone. Default: that of `processing`. Not with at_most_once there."},
 			},
 		},
 	}

@@ -81,7 +81,9 @@ type stepPlan struct {
 	cases  []*expr
 	rest   bool // the last of outs is what no case takes
 	topic  string
-	into   *intoPlan // to: instead of topic
+	// guarantee is the topic's own; empty: the pipeline's.
+	guarantee topology.Level
+	into      *intoPlan // to: instead of topic
 }
 
 // idPlan is an ID: one expression, or a list of them.
@@ -128,8 +130,10 @@ type planner struct {
 	streams   map[string]*output // by what a "from" says
 	order     []*output          // the same in the order of the file
 	errorsKey *yaml.Node
-	stepsNode *yaml.Node
-	deadEnds  []*yaml.Node // where dead_letter is asked for
+	// processingKey is nil if there is no such section.
+	processingKey *yaml.Node
+	stepsNode     *yaml.Node
+	deadEnds      []*yaml.Node // where dead_letter is asked for
 
 	hasDeadLetter bool
 }

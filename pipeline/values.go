@@ -10,6 +10,8 @@ import (
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/streamd/streamd/topology"
 )
 
 // text reads a value that is any text but the empty one.
@@ -59,6 +61,15 @@ func (d *document) choice(n *yaml.Node, what string, words ...string) string {
 	}
 	d.errorf(n, RuleInvalidValue, "%s is not one of %s%s", d.shown(s), quotedList(words), suggest(s.text, words))
 	return ""
+}
+
+// level reads a guarantee, one of those that are allowed. It returns "" after a report.
+func (d *document) level(n *yaml.Node, allowed ...topology.Level) topology.Level {
+	words := make([]string, len(allowed))
+	for i, l := range allowed {
+		words[i] = string(l)
+	}
+	return topology.Level(d.choice(n, "guarantee", words...))
 }
 
 // durationUnits are the units of a duration, the largest first.

@@ -26,12 +26,33 @@ func (w *worker) commit(ctx context.Context) error {
 	if !w.open {
 		return nil
 	}
+	w.extra = 0
+	if w.atMostOnce() {
+		if claimed, err := w.claim(ctx); !claimed {
+			return err
+		}
+	}
 	parts := w.prepare()
 	if len(parts) == 0 {
 		w.endTxn()
 		return nil
 	}
-	var offsets []broker.OffsetCommit
+	offsets := w.buffer(parts)
+	w.stats.openTxn(w.id, w.opened)
+	w.point("commit.prepared")
+	if err := w.sendAhead(ctx, parts); err != nil {
+		return w.commitFailed(ctx, broker.NotCommitted, err)
+	}
+	receipt, outcome, err := w.publishTxn(ctx, offsets)
+	if outcome != broker.Committed {
+		return w.commitFailed(ctx, outcome, err)
+	}
+	w.point("commit.acked")
+	return w.applyTxn(ctx, parts, receipt)
+}
+
+// buffer hands the tasks' parts to the producer and returns their offsets.
+func (w *worker) buffer(parts []prepared) (offsets []broker.OffsetCommit) {
 	for _, p := range parts {
 		for i := range p.txn.Outputs {
 			w.producer.Add(p.txn.Outputs[i])
@@ -41,21 +62,14 @@ func (w *worker) commit(ctx context.Context) error {
 		}
 		offsets = append(offsets, p.txn.Offsets...)
 	}
-	w.stats.openTxn(w.id, w.opened)
-	w.point("commit.prepared")
-	receipt, outcome, err := w.publishTxn(ctx, offsets)
-	if outcome != broker.Committed {
-		return w.commitFailed(ctx, outcome, err)
-	}
-	w.point("commit.acked")
-	return w.applyTxn(ctx, parts, receipt)
+	return offsets
 }
 
 func (w *worker) prepare() []prepared {
 	var parts []prepared
 	now := w.now()
 	for _, r := range w.runs {
-		if r.task == nil || r.state != TaskRunning && r.state != TaskPaused {
+		if !r.commits() {
 			continue
 		}
 		if txn := r.task.PrepareCommit(now); txn != nil {
@@ -147,7 +161,7 @@ func (w *worker) recover(ctx context.Context, stale broker.GroupMeta, cause erro
 		}
 	}
 	for _, r := range w.runs {
-		if r.task == nil || r.state != TaskRunning && r.state != TaskPaused {
+		if !r.commits() {
 			continue
 		}
 		w.restartTask(r)
@@ -176,21 +190,14 @@ func (w *worker) restartTask(r *taskRun) {
 // applyTxn brings a committed transaction into the local stores and makes it the tasks' state.
 func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.Receipt) error {
 	start := w.now()
-	records := 0
-	for _, p := range parts {
-		records += p.txn.Records
-		if p.txn.Batch != nil {
-			advanceChangelogs(p.run.changelogs, receipt)
-			p.txn.Batch.Position.Changelogs = p.run.changelogs
-			if err := w.applyBatch(ctx, p.run, p.txn.Batch); err != nil {
-				return err
-			}
-		}
-		w.point("commit.applied")
+	if err := w.applyParts(ctx, parts, receipt); err != nil {
+		return err
 	}
 	end := w.now()
 	w.trace("")
+	records := 0
 	for _, p := range parts {
+		records += p.txn.Records
 		if p.txn.Records > 0 {
 			w.metrics.Latency(end.Sub(p.run.task.oldest))
 		}
@@ -201,12 +208,27 @@ func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.
 		w.publish(p.run)
 	}
 	w.stats.committed(w.id, end, records, w.metrics)
-	w.commitTime += (receipt.Flush + receipt.Offsets + receipt.EndTxn + end.Sub(start) - w.commitTime) / 8
+	w.commitTime += (w.extra + receipt.Flush + receipt.Offsets + receipt.EndTxn + end.Sub(start) - w.commitTime) / 8
 	w.metrics.CommitPhase(metric.PhaseFlush, receipt.Flush)
 	w.metrics.CommitPhase(metric.PhaseOffsets, receipt.Offsets)
 	w.metrics.CommitPhase(metric.PhaseEndTxn, receipt.EndTxn)
 	w.metrics.CommitPhase(metric.PhaseApply, end.Sub(start))
 	w.endTxn()
+	return nil
+}
+
+// applyParts brings a committed transaction into the local stores.
+func (w *worker) applyParts(ctx context.Context, parts []prepared, receipt broker.Receipt) error {
+	for _, p := range parts {
+		if p.txn.Batch != nil {
+			advanceChangelogs(p.run.changelogs, receipt)
+			p.txn.Batch.Position.Changelogs = p.run.changelogs
+			if err := w.applyBatch(ctx, p.run, p.txn.Batch); err != nil {
+				return err
+			}
+		}
+		w.point("commit.applied")
+	}
 	return nil
 }
 

@@ -143,6 +143,11 @@ func (r *taskRun) owns(tp record.TopicPartition) bool {
 	return false
 }
 
+// commits says whether the task is one that takes part in commits.
+func (r *taskRun) commits() bool {
+	return r.task != nil && (r.state == TaskRunning || r.state == TaskPaused)
+}
+
 // sealed is the result of a seal that ran in the background.
 type sealed struct {
 	run    *taskRun

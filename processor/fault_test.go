@@ -130,17 +130,35 @@ func (w *world) check(s *Stepper) (problems []string) {
 // TestEveryFaultAtEveryRequest runs the same little job once for each request that it makes and each
 // thing that can become of it. The committed result must not depend on it. (CRASH 1-11, 13, 14, 22, 23, 39, 40)
 func TestEveryFaultAtEveryRequest(t *testing.T) {
+	stride := stride
+	if os.Getenv("STREAMD_SOAK") != "" {
+		stride = 1
+	}
+	hit := everyFault(t, stride, nil, (*world).check)
+	for _, api := range []simbroker.API{simbroker.EndTxn, simbroker.Produce, simbroker.TxnOffsetCommit, simbroker.InitProducerID, simbroker.AddPartitionsToTxn, simbroker.OffsetFetch} {
+		if hit[api] < 20/stride {
+			t.Errorf("only %d faults at %s: the run proves nothing", hit[api], api)
+		}
+	}
+}
+
+// everyFault runs the job of an application with these options under each fault, at each stride-th request, and returns how many
+// runs had their fault at which request.
+func everyFault(t *testing.T, stride int, opts []Option, check func(*world, *Stepper) []string) map[simbroker.API]int {
+	t.Helper()
 	base := newWorld(t, totals(t))
+	base.opts = opts
 	s, _, err := base.run(false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := base.check(s); p != nil {
+	if p := check(base, s); p != nil {
 		t.Fatalf("without a fault: %v", p)
 	}
 	requests := base.b.Calls()
 	apis := make([]simbroker.API, requests+1) // of each request of a run without faults
 	w := newWorld(t, totals(t))
+	w.opts = opts
 	w.b.SetFault(func(c simbroker.Call) simbroker.Action {
 		if c.N < len(apis) {
 			apis[c.N] = c.API
@@ -165,10 +183,6 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 		faults[fmt.Sprintf("refuse %d", code)] = simbroker.Action{Verdict: simbroker.Refuse, Code: code}
 		faults[fmt.Sprintf("handle, then fail %d", code)] = simbroker.Action{Verdict: simbroker.HandleThenFail, Code: code}
 	}
-	stride := stride
-	if os.Getenv("STREAMD_SOAK") != "" {
-		stride = 1
-	}
 	runs, shift, transactional := 0, 0, map[simbroker.API]int{}
 	for _, name := range slices.Sorted(maps.Keys(faults)) { // which third of the requests a fault hits must not be chance
 		action := faults[name]
@@ -183,6 +197,7 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 					continue
 				}
 				w := newWorld(t, totals(t))
+				w.opts = opts
 				var hit simbroker.API
 				w.b.SetFault(func(c simbroker.Call) simbroker.Action {
 					if c.N != n || c.Client == "setup" || !faultable(c.API, crash, action.Code) {
@@ -200,18 +215,14 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 				where := fmt.Sprintf("%s at request %d (%s), wipe=%v, %d lives", name, n, hit, wipe, lives)
 				if err != nil {
 					t.Errorf("%s: %v", where, err)
-				} else if p := w.check(s); p != nil {
+				} else if p := check(w, s); p != nil {
 					t.Errorf("%s: %v", where, p)
 				}
 			}
 		}
 	}
 	t.Logf("%d runs: %v", runs, transactional)
-	for _, api := range []simbroker.API{simbroker.EndTxn, simbroker.Produce, simbroker.TxnOffsetCommit, simbroker.InitProducerID, simbroker.AddPartitionsToTxn, simbroker.OffsetFetch} {
-		if transactional[api] < 20/stride {
-			t.Errorf("only %d faults at %s: the run proves nothing", transactional[api], api)
-		}
-	}
+	return transactional
 }
 
 // faultable says which requests a fault may hit: all for a crash; else those that the runtime itself

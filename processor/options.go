@@ -23,12 +23,6 @@ type optionFunc func(*config)
 
 func (f optionFunc) apply(c *config) { f(c) }
 
-// Guarantee is the processing guarantee of an application.
-type Guarantee string
-
-// ExactlyOnce commits IDs, state, outputs and input offsets in one Kafka transaction.
-const ExactlyOnce Guarantee = "exactly_once"
-
 // KafkaConfig says how to reach and to authenticate to the cluster.
 type KafkaConfig struct {
 	ClientID string      // client.id, default "streamd"
@@ -70,7 +64,7 @@ type config struct {
 	instance   string
 	workers    int
 	packing    int // tasks that a worker gets before the next one gets any; 0: dealt evenly
-	guarantee  Guarantee
+	guarantee  topology.Level
 	interval   time.Duration
 	floor      time.Duration
 	maxRecords int
@@ -107,7 +101,7 @@ func defaults(app string) config {
 		stateDir:   defaultStateDir(app),
 		workers:    runtime.GOMAXPROCS(0),
 		packing:    defaultPacking,
-		guarantee:  ExactlyOnce,
+		guarantee:  topology.ExactlyOnce,
 		interval:   100 * time.Millisecond,
 		floor:      10 * time.Millisecond,
 		maxRecords: 50_000,
@@ -153,8 +147,18 @@ func WithWorkers(n int) Option {
 	return optionFunc(func(c *config) { c.workers, c.packing = n, 0 })
 }
 
-// WithGuarantee sets the processing guarantee. Default ExactlyOnce. Equals processing.guarantee.
-func WithGuarantee(g Guarantee) Option { return optionFunc(func(c *config) { c.guarantee = g }) }
+// WithGuarantee sets the processing guarantee, one of topology.ProcessingLevels. It is that of the outputs: state and IDs are
+// committed with the positions in one Kafka transaction under each of them.
+//
+//   - topology.ExactlyOnce (default): so are the outputs.
+//   - topology.AtLeastOnce: outputs to topics are sent and acknowledged before that transaction. Their readers wait for no
+//     transaction; after a crash between the two they get the records again, with the same IDs.
+//   - topology.AtMostOnce: the positions are committed in a transaction of their own first. What was under way at a crash between
+//     the two is lost, its state and its IDs included, and nothing is repeated. User code may still run twice for a record.
+//
+// topology.Guarantee sets the level of one topic, topology.Topology.CheckGuarantee says what is refused. Equals
+// processing.guarantee.
+func WithGuarantee(l topology.Level) Option { return optionFunc(func(c *config) { c.guarantee = l }) }
 
 // WithCommitInterval sets the longest time that a transaction stays open; it is closed earlier when
 // the input stalls, so that latency is low at low rates. Default 100 ms, range 10 ms to half the
@@ -231,8 +235,8 @@ func (c *config) validate(t *topology.Topology) error {
 	if c.workers < 1 || c.workers > 256 {
 		bad("%d workers, want 1 to 256", c.workers)
 	}
-	if c.guarantee != ExactlyOnce {
-		bad("guarantee %q is not known, want %q", c.guarantee, ExactlyOnce)
+	if err := t.CheckGuarantee(c.guarantee); err != nil {
+		bad("%w", err)
 	}
 	if c.txnTimeout < time.Second {
 		bad("transaction timeout %v is below 1s", c.txnTimeout)

@@ -31,8 +31,9 @@ type world struct {
 	point    func(name string)
 }
 
-// totals is the topology of these tests: dedup by header, then a count per key through a repartition.
-func totals(t *testing.T) *topology.Topology {
+// totals is the topology of these tests: dedup by header, then a count per key through a repartition. The options are of its last
+// topic.
+func totals(t *testing.T, out ...topology.SinkOption) *topology.Topology {
 	t.Helper()
 	b := topology.New("app")
 	in := topology.From(b, "in", serde.String(), serde.Int64(), topology.IDHeader("id"))
@@ -40,7 +41,7 @@ func totals(t *testing.T) *topology.Topology {
 	topology.To(u, "echo", serde.String(), serde.Int64())
 	by := topology.KeyBy(u, "by-region", serde.String(), func(r record.Record[string, int64]) (string, error) { return r.Key[:1], nil })
 	sum := topology.Aggregate(by, "totals", serde.Int64(), func(a int64, r record.Record[string, int64]) (int64, error) { return a + r.Value, nil })
-	topology.To(sum, "out", serde.String(), serde.Int64())
+	topology.To(sum, "out", serde.String(), serde.Int64(), out...)
 	topo, err := b.Build()
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,8 @@ type sinkTarget struct {
 	operator   string
 	topic      string
 	partitions int32
-	maxBytes   int // max.message.bytes
+	maxBytes   int  // max.message.bytes
+	ahead      bool // its records are sent before the transaction
 }
 
 // Task runs one sub-topology on one partition. It is pure: every effect of a record stays in memory
@@ -109,7 +110,8 @@ type Task struct {
 	prepared bool
 
 	out      []broker.Output
-	outBytes int
+	ahead    []broker.Output // outputs that do not wait for the transaction
+	outBytes int             // of both
 	// Of the prepared transaction; empty before.
 	changes   []record.StateChange
 	changelog []broker.Output
@@ -130,6 +132,7 @@ type Task struct {
 type Txn struct {
 	// The slices, and Batch.State, are the task's own: they are valid until PostCommit or Abort.
 	Outputs   []broker.Output
+	Ahead     []broker.Output // to be acknowledged before the transaction begins
 	Changelog []broker.Output // ID blocks, state changes, and the commit record last
 	Offsets   []broker.OffsetCommit
 	// Batch is to be applied to the local store after the commit, with the changelog positions filled
@@ -336,11 +339,11 @@ func (t *Task) process(in *input, r *broker.Record, now time.Time) error {
 }
 
 // savepoint is what the outputs were before the record or the piece in hand.
-type savepoint struct{ outputs, bytes int }
+type savepoint struct{ outputs, ahead, bytes int }
 
 // begin starts a unit: all of it remains, by keep, or nothing, by undo.
 func (t *Task) begin() {
-	t.undoOut = savepoint{len(t.out), t.outBytes}
+	t.undoOut = savepoint{len(t.out), len(t.ahead), t.outBytes}
 	for _, l := range t.ids {
 		l.mark = l.index.Mark()
 	}
@@ -354,6 +357,7 @@ func (t *Task) keep() {
 
 func (t *Task) undo() {
 	t.out, t.outBytes, t.tooLarge = t.out[:t.undoOut.outputs], t.undoOut.bytes, nil
+	t.ahead = t.ahead[:t.undoOut.ahead]
 	for _, l := range t.ids {
 		l.index.Rollback(l.mark)
 	}
@@ -368,39 +372,55 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 	if !t.dirty() {
 		return nil
 	}
-	p := record.CommitPoint{Sequence: t.point.Sequence + 1, Incarnation: t.point.Incarnation, StreamTime: t.streamTime}
-	for _, in := range t.inputs {
-		if in != nil {
-			p.Inputs = append(p.Inputs, record.InputPosition{TopicPartition: in.tp, TopicID: t.cfg.inputIDs[in.source], Next: in.next})
-		}
-	}
-	slices.SortFunc(p.Inputs, compareInputs)
-	var records, bytes *uint64 // of the topic of the output before: mostly there is one only
-	for i := range t.out {
-		topic := t.out[i].Topic
-		if i == 0 || topic != t.out[i-1].Topic {
-			records = t.counters.cell(topology.CounterID{Kind: counterProducedRecords, Of: topic})
-			bytes = t.counters.cell(topology.CounterID{Kind: counterProducedBytes, Of: topic})
-		}
-		*records++
-		*bytes += uint64(outputSize(&t.out[i]))
-	}
+	p := record.CommitPoint{Sequence: t.point.Sequence + 1, Incarnation: t.point.Incarnation, StreamTime: t.streamTime, Inputs: t.positions()}
+	t.countProduced(t.out)
+	t.countProduced(t.ahead)
 	t.tell(now)
-	txn := &Txn{Records: t.consumed, Outputs: t.out}
+	txn := &Txn{Records: t.consumed, Outputs: t.out, Ahead: t.ahead, Offsets: t.offsets(p, now)}
 	if t.cfg.sub.Stateful() {
 		t.prepareState(txn, &p, now)
 	} else {
 		p.Counters = t.counters.snapshot(true)
 	}
+	t.pending, t.prepared = p, true
+	return txn
+}
+
+// positions are the inputs' next ones.
+func (t *Task) positions() (all []record.InputPosition) {
+	for _, in := range t.inputs {
+		if in != nil {
+			all = append(all, record.InputPosition{TopicPartition: in.tp, TopicID: t.cfg.inputIDs[in.source], Next: in.next})
+		}
+	}
+	slices.SortFunc(all, compareInputs)
+	return all
+}
+
+// offsets are the same for the group, with what tells them from those of another commit.
+func (t *Task) offsets(p record.CommitPoint, now time.Time) (all []broker.OffsetCommit) {
 	for _, in := range t.inputs {
 		if in == nil {
 			continue
 		}
 		m := changelog.Metadata{Sequence: p.Sequence, Incarnation: p.Incarnation, CommitTime: now, TopicID: t.cfg.inputIDs[in.source]}
-		txn.Offsets = append(txn.Offsets, broker.OffsetCommit{TopicPartition: in.tp, Next: in.next, Metadata: m.String()})
+		all = append(all, broker.OffsetCommit{TopicPartition: in.tp, Next: in.next, Metadata: m.String()})
 	}
-	t.pending, t.prepared = p, true
-	return txn
+	return all
+}
+
+// countProduced counts outputs by their topics.
+func (t *Task) countProduced(out []broker.Output) {
+	var records, bytes *uint64 // of the topic of the output before: mostly there is one only
+	for i := range out {
+		topic := out[i].Topic
+		if i == 0 || topic != out[i-1].Topic {
+			records = t.counters.cell(topology.CounterID{Kind: counterProducedRecords, Of: topic})
+			bytes = t.counters.cell(topology.CounterID{Kind: counterProducedBytes, Of: topic})
+		}
+		*records++
+		*bytes += uint64(outputSize(&out[i]))
+	}
 }
 
 // storeOf is the state store whose changelog a topic is.
@@ -422,10 +442,7 @@ func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
 	b := &record.Batch{State: t.changes}
 	txn.Changelog = t.changelog
 	to := func(topic string, key, value []byte) {
-		txn.Changelog = append(txn.Changelog, broker.Output{
-			TopicPartition: record.TopicPartition{Topic: topic, Partition: t.cfg.partition},
-			Timestamp:      t.streamTime, Key: key, Value: value,
-		})
+		txn.Changelog = append(txn.Changelog, t.changelogRecord(topic, key, value))
 	}
 	for _, s := range t.stores {
 		topic := t.cfg.stores[s.name].topic
@@ -454,18 +471,33 @@ func (t *Task) prepareState(txn *Txn, p *record.CommitPoint, now time.Time) {
 	t.counters.add(topology.CounterID{Kind: counterChangelogRecords, Of: t.cfg.sub.Name}, uint64(len(txn.Changelog)))
 	t.counters.add(topology.CounterID{Kind: counterChangelogBytes, Of: t.cfg.sub.Name}, uint64(written))
 	t.noteUnlogged()
-	withChanged := *p
-	for _, c := range t.changelogs[1:] {
-		withChanged.Stores = append(withChanged.Stores, record.StorePosition{Store: t.storeOf(c.Topic), TopicID: c.TopicID, Next: c.Next})
-	}
-	withChanged.Counters = t.counters.snapshot(p.Sequence%fullCountersEvery == 0)
-	k, v := changelog.EncodeCommit(withChanged)
+	k, v := changelog.EncodeCommit(t.commitRecord(*p, t.counters.snapshot(allCounters(p.Sequence))))
 	to(t.cfg.idLog, k, v) // the last record of the task's transaction
 	p.Counters = t.counters.snapshot(true)
 	b.Position = record.LocalPosition{CommitPoint: *p, Complete: true, AppliedAt: now}
 	txn.Batch = b
 	t.changes, t.changelog = b.State, txn.Changelog
 }
+
+// changelogRecord is a record of one of the task's changelogs.
+func (t *Task) changelogRecord(topic string, key, value []byte) broker.Output {
+	return broker.Output{
+		TopicPartition: record.TopicPartition{Topic: topic, Partition: t.cfg.partition},
+		Timestamp:      t.streamTime, Key: key, Value: value,
+	}
+}
+
+// commitRecord is a commit point as it is written: with the counters that it tells, and how far the stores' changelogs went before.
+func (t *Task) commitRecord(p record.CommitPoint, told []record.Counter) record.CommitPoint {
+	for _, c := range t.changelogs[1:] {
+		p.Stores = append(p.Stores, record.StorePosition{Store: t.storeOf(c.Topic), TopicID: c.TopicID, Next: c.Next})
+	}
+	p.Counters = told
+	return p
+}
+
+// allCounters says whether a commit record tells all counters.
+func allCounters(sequence uint64) bool { return sequence%fullCountersEvery == 0 }
 
 // PostCommit makes the prepared effects the committed state. The local store has applied them.
 func (t *Task) PostCommit() {
@@ -508,9 +540,11 @@ func (t *Task) Abort() {
 
 func (t *Task) clearTxn() {
 	clear(t.out)
+	clear(t.ahead)
 	clear(t.changes)
 	clear(t.changelog)
 	t.out, t.changes, t.changelog, t.outBytes = t.out[:0], t.changes[:0], t.changelog[:0], 0
+	t.ahead = t.ahead[:0]
 	t.arena.reset()
 	t.forgetHeaders()
 	t.traces.forget()

@@ -49,8 +49,12 @@ func (t *Task) Emit(sink int, o topology.SinkRecord) {
 	default:
 		p = t.cfg.partition % record.Partition(target.partitions)
 	}
-	t.out = append(t.out, broker.Output{})
-	out := &t.out[len(t.out)-1]
+	to := &t.out
+	if target.ahead {
+		to = &t.ahead
+	}
+	*to = append(*to, broker.Output{})
+	out := &(*to)[len(*to)-1]
 	out.Topic, out.Partition = target.topic, p
 	out.Key, out.Value, out.Headers, out.Timestamp = o.Key, o.Value, o.Headers, o.Timestamp
 	if t.traces.active {

@@ -262,7 +262,9 @@ func planOf(topo *topology.Topology, s *topology.Subtopology, have map[string]br
 		p.tasks = max(p.tasks, t.Partitions)
 	}
 	for _, x := range s.Sinks {
-		p.sinks = append(p.sinks, targetOf(x.Name, have[topo.SinkTopic(x)]))
+		target := targetOf(x.Name, have[topo.SinkTopic(x)])
+		target.ahead = x.Ahead(cfg.guarantee)
+		p.sinks = append(p.sinks, target)
 	}
 	if s.Stateful() {
 		p.idLog = have[topo.IDLogTopic(s)]

@@ -42,7 +42,8 @@ type worker struct {
 	reader   broker.Reader // inputs
 	restorer broker.Reader // changelogs; nil until needed
 	producer broker.Producer
-	ready    bool // the producer has an epoch and no transaction in doubt
+	ready    bool          // the producer has an epoch and no transaction in doubt
+	sender   broker.Sender // nil: no output is sent ahead of its transaction
 
 	runs []*taskRun // by name
 	meta broker.GroupMeta
@@ -55,6 +56,7 @@ type worker struct {
 	txnMeta broker.GroupMeta
 
 	commitTime time.Duration // of one commit, smoothed
+	extra      time.Duration // of the commit under way: what its guarantee takes beside the transaction
 
 	stopped bool
 
@@ -77,13 +79,17 @@ type command struct {
 }
 
 func newWorker(e *engine, id int, transactionalID string) *worker {
-	return &worker{
+	w := &worker{
 		engine: e, id: id,
 		reader: e.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted, MaxBytes: fetchBytes, Buffer: fetchBuffer, Pace: fetchPace, Answers: true}),
 		producer: e.cluster.NewProducer(broker.ProducerConfig{
 			TransactionalID: transactionalID, TransactionTimeout: e.cfg.txnTimeout,
 		}),
 	}
+	if sendsAhead(e.plan) {
+		w.sender = e.cluster.NewSender(broker.SenderConfig{Deadline: e.cfg.txnTimeout * 8 / 10}) // as long as a commit
+	}
+	return w
 }
 
 // send queues a command and wakes the worker.
@@ -480,6 +486,9 @@ func (w *worker) closeRuns(which func(*taskRun) bool) {
 
 func (w *worker) close() {
 	w.producer.Close()
+	if w.sender != nil {
+		w.sender.Close()
+	}
 	w.reader.Close()
 	if w.restorer != nil {
 		w.restorer.Close()

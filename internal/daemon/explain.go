@@ -22,7 +22,7 @@ func Explain(w io.Writer, file string, c LoadConfig, asJSON bool, require string
 	if err != nil {
 		return err
 	}
-	e := t.Explain()
+	e := t.ExplainAt(p.Processing.Level())
 	ids := p.DedupIDs()
 	for i := range e.Edges {
 		d := &e.Edges[i]

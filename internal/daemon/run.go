@@ -172,12 +172,10 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 		processor.WithTransactionLimits(0, 0, p.Processing.TransactionTimeout),
 		processor.WithDroppedState(c.DropState...),
 		processor.WithStartupTimeout(c.Startup),
+		processor.WithGuarantee(p.Processing.Level()),
 		processor.WithLogger(log),
 		processor.WithRegisterer(registry),
 		processor.WithAddress(reachable(c.HTTP)),
-	}
-	if g := p.Processing.Guarantee; g != "" {
-		opts = append(opts, processor.WithGuarantee(processor.Guarantee(g)))
 	}
 	if c.Shutdown > 0 {
 		opts = append(opts, processor.WithShutdownTimeout(c.Shutdown))

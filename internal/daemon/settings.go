@@ -35,7 +35,7 @@ func settings(p *pipeline.Pipeline, c RunConfig, dir string) []web.Setting {
 	for _, s := range p.Sources {
 		add("source "+s.Name, s.Topic+", "+s.Format+s.Ingress.Way())
 	}
-	add("guarantee", p.Processing.Guarantee)
+	add("guarantee", string(p.Processing.Guarantee))
 	if d := p.Processing.CommitInterval; d > 0 {
 		add("commit interval", d.String())
 	}

@@ -44,6 +44,20 @@ func Names() []string {
 	}
 }
 
+// GuaranteeNames returns the points of commits with a guarantee below exactly once. They are apart since an application has one
+// guarantee.
+func GuaranteeNames() []string {
+	return []string{
+		// At most once, before "commit.prepared".
+		"claim.prepared", // the positions are buffered, nothing is sent
+		"claim.acked",    // they are committed: what follows from the records is not
+		"claim.applied",  // the local log knows of it
+		// At least once, behind "commit.prepared".
+		"ahead.prepared", // the outputs are buffered, nothing is sent
+		"ahead.acked",    // they are acknowledged, the transaction does not exist yet
+	}
+}
+
 // SinkNames returns the points of a task that writes to a target outside of Kafka. They are apart since not
 // every application has one.
 func SinkNames() []string {
@@ -65,4 +79,4 @@ func IngressNames() []string {
 }
 
 // all are the points of a table, in its order.
-func all() []string { return slices.Concat(Names(), SinkNames(), IngressNames()) }
+func all() []string { return slices.Concat(Names(), GuaranteeNames(), SinkNames(), IngressNames()) }

@@ -93,7 +93,7 @@ func Catalogue() []Def {
 		// Transactions.
 		{Name: "streamd_transactions_total", Type: Counter, Help: "Kafka transactions ended, by outcome.", Labels: []string{"outcome"}},
 		{Name: "streamd_transaction_aborts_total", Type: Counter, Help: "Kafka transactions aborted, by reason.", Labels: []string{"reason"}},
-		{Name: "streamd_transaction_commit_duration_seconds", Type: Histogram, Help: "Time spent in each phase of a commit: flush, offsets, end_txn, apply.", Labels: []string{"phase"}, Buckets: commitBuckets()},
+		{Name: "streamd_transaction_commit_duration_seconds", Type: Histogram, Help: "Time spent in each phase of a commit: claim (at most once), ahead (at least once), flush, offsets, end_txn, apply.", Labels: []string{"phase"}, Buckets: commitBuckets()},
 		{Name: "streamd_transaction_records", Type: Histogram, Help: "Input records per committed transaction.", Buckets: sizeBuckets()},
 		{Name: "streamd_transaction_open_timestamp_seconds", Type: Gauge, Help: "Unix time at which the oldest open transaction began, 0 if none is open."},
 		{Name: "streamd_last_commit_timestamp_seconds", Type: Gauge, Help: "Unix time of the last committed transaction that covered a record, 0 before the first."},

@@ -47,7 +47,7 @@ func touch(s *Set) {
 	s.Expect([]string{"totals"}, []string{"unique"})
 	s.Committed(100)
 	s.Aborted(AbortRebalance)
-	for _, p := range []Phase{PhaseFlush, PhaseOffsets, PhaseEndTxn, PhaseApply} {
+	for _, p := range []Phase{PhaseClaim, PhaseAhead, PhaseFlush, PhaseOffsets, PhaseEndTxn, PhaseApply} {
 		s.CommitPhase(p, 5*time.Millisecond)
 	}
 	s.Latency(-time.Second)

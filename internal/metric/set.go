@@ -50,6 +50,8 @@ type Phase string
 
 // The phases in their order.
 const (
+	PhaseClaim   Phase = "claim" // at most once: the transaction with the positions
+	PhaseAhead   Phase = "ahead" // at least once: the outputs before the transaction
 	PhaseFlush   Phase = "flush"
 	PhaseOffsets Phase = "offsets"
 	PhaseEndTxn  Phase = "end_txn"
@@ -163,7 +165,7 @@ func (s *Set) startChildren() {
 	for _, r := range []AbortReason{AbortRebalance, AbortFenced, AbortProcess, AbortProduce, AbortTimeout, AbortShutdown, AbortUnknown} {
 		s.aborts.WithLabelValues(string(r))
 	}
-	for _, p := range []Phase{PhaseFlush, PhaseOffsets, PhaseEndTxn, PhaseApply} {
+	for _, p := range []Phase{PhaseClaim, PhaseAhead, PhaseFlush, PhaseOffsets, PhaseEndTxn, PhaseApply} {
 		s.phases[p] = s.commit.WithLabelValues(string(p))
 	}
 }
