@@ -12,7 +12,7 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// This file is what a commit does besides for the guarantees below exactly once (docs/adr/0020). Both leave the transaction that
+// This file is what a commit does besides for the guarantees below exactly once (docs/adr/0021). Both leave the transaction that
 // carries IDs, state and positions as it is, so that restore and fencing know of no levels:
 //
 //	at least once   outputs to topics are sent and acknowledged, then the transaction
