@@ -66,6 +66,7 @@ func (a *App) Status() Status { return a.stats.status(a.topo) }
 //   - *sink.SetupError: the target of a sink is not as it must be; its Remedy says what to do
 //   - ErrTarget: the target of a sink does not answer
 //   - *RecordError: a record cannot be handled and the policy is to stop
+//   - *TimerError: the same of what was due, or of a call
 //   - ErrStopTimeout: the brokers, or the state disk, did not let the last commit end
 //
 // Nothing is lost by any of them: what was not committed is processed again by the next start.
@@ -179,7 +180,7 @@ func (a *App) openLog(clusterID string) (*txlog.Log, error) {
 }
 
 func (a *App) newEngine(c broker.Cluster, log *txlog.Log, plan []*subPlan, m *metric.Set) *engine {
-	var stores, dedups []string
+	var stores, dedups, effects []string
 	for _, p := range plan {
 		if p.sub.Stateful() {
 			stores = append(stores, p.sub.Name)
@@ -187,12 +188,16 @@ func (a *App) newEngine(c broker.Cluster, log *txlog.Log, plan []*subPlan, m *me
 		for _, d := range p.sub.Dedups {
 			dedups = append(dedups, d.Name)
 		}
+		for _, x := range p.sub.Effects {
+			effects = append(effects, x.Name)
+		}
 	}
 	m.Expect(stores, dedups)
+	m.ExpectEffects(effects)
 	m.Source(func() metric.Snapshot { return a.stats.snapshot(a.topo, sizeOf(log)) })
 	return &engine{
 		cfg: a.cfg, topo: a.topo, cluster: c, local: logAdapter{log}, plan: plan, log: a.cfg.logger, metrics: m, stats: a.stats,
-		now: time.Now, sleep: sleep, incarnation: randomIncarnation, point: fault.Point,
+		now: time.Now, sleep: sleep, incarnation: randomIncarnation, point: fault.Point, limit: limitCall,
 	}
 }
 
@@ -208,6 +213,15 @@ func (a *App) runWorkers(ctx context.Context, e *engine) error {
 	var applies sync.WaitGroup
 	defer applies.Wait()
 	e.aside = applies.Go
+	callCtx, endCalls := context.WithCancel(context.WithoutCancel(ctx))
+	calls := &callers{}
+	e.beside = func() besides { return calls.group(callCtx) }
+	defer func() {
+		endCalls()
+		if !calls.wait() {
+			e.log.Warn("a call has not returned although its context has ended; it is left behind")
+		}
+	}()
 	workers := make([]*worker, a.cfg.workers)
 	for i := range workers {
 		workers[i] = newWorker(e, i, e.topo.Name()+"-"+a.stats.instance+"-"+strconv.Itoa(i))

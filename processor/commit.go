@@ -201,7 +201,9 @@ func (w *worker) applyTxn(ctx context.Context, parts []prepared, receipt broker.
 		if p.txn.Records > 0 {
 			w.metrics.Latency(end.Sub(p.run.task.oldest))
 		}
-		p.run.task.PostCommit()
+		if err := p.run.task.PostCommit(); err != nil {
+			return fmt.Errorf("processor: task %s: %w", p.run.name, err)
+		}
 		fault.Point("filter.added")
 		w.stats.served.committed(p.run, w.opened)
 		w.seal(p.run)

@@ -45,6 +45,10 @@ type engine struct {
 	background func(job func())
 	// aside runs a job on another goroutine at once; Run waits for its end. nil: the caller does it.
 	aside func(job func())
+	// beside makes a group for the calls of a task. limit bounds one attempt: the context that it returns ends after the time, and giveUp is called if that
+	// does not help; end is to be called when it is over.
+	beside func() besides
+	limit  func(ctx context.Context, timeout time.Duration, giveUp func()) (limited context.Context, end func())
 	// point is called at each place where a process may die in the middle of something.
 	point func(name string)
 }
@@ -132,6 +136,14 @@ type taskRun struct {
 	tag     uint64       // of the current reading of the inputs
 	turn    int          // records at its next turn, 1 to quantum: fewer where user code is slow
 	seals   sync.WaitGroup
+	calls   besides // of task
+}
+
+// endCalls ends the calls of the task, if there is one.
+func (r *taskRun) endCalls() {
+	if r.calls.end != nil {
+		r.calls.end()
+	}
 }
 
 func (r *taskRun) owns(tp record.TopicPartition) bool {

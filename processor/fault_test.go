@@ -77,12 +77,19 @@ func (w *world) oneLife(out **Stepper, portion *int) (crashed bool, err error) {
 			if err != nil {
 				return false, err
 			}
+			if w.stepped != nil {
+				w.stepped()
+			}
 			w.b.Advance(5 * time.Millisecond)
 		}
 		if *portion == 3 {
 			return false, nil
 		}
-		w.feed(*portion)
+		if w.input != nil {
+			w.input(*portion)
+		} else {
+			w.feed(*portion)
+		}
 	}
 }
 
@@ -134,7 +141,15 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 	if os.Getenv("STREAMD_SOAK") != "" {
 		stride = 1
 	}
-	hit := everyFault(t, stride, nil, (*world).check)
+	enoughFaults(t, stride, everyFault(t, stride, func() (*world, func(*Stepper) []string) {
+		w := newWorld(t, totals(t))
+		return w, w.check
+	}))
+}
+
+// enoughFaults fails if a kind of request was hit less often than proves anything.
+func enoughFaults(t *testing.T, stride int, hit map[simbroker.API]int) {
+	t.Helper()
 	for _, api := range []simbroker.API{simbroker.EndTxn, simbroker.Produce, simbroker.TxnOffsetCommit, simbroker.InitProducerID, simbroker.AddPartitionsToTxn, simbroker.OffsetFetch} {
 		if hit[api] < 20/stride {
 			t.Errorf("only %d faults at %s: the run proves nothing", hit[api], api)
@@ -142,23 +157,21 @@ func TestEveryFaultAtEveryRequest(t *testing.T) {
 	}
 }
 
-// everyFault runs the job of an application with these options under each fault, at each stride-th request, and returns how many
-// runs had their fault at which request.
-func everyFault(t *testing.T, stride int, opts []Option, check func(*world, *Stepper) []string) map[simbroker.API]int {
+// everyFault runs the job of fresh, which also says how to check its end, under each fault, at each stride-th request, and
+// returns how many runs had their fault at which request.
+func everyFault(t *testing.T, stride int, fresh func() (w *world, check func(*Stepper) []string)) map[simbroker.API]int {
 	t.Helper()
-	base := newWorld(t, totals(t))
-	base.opts = opts
+	base, check := fresh()
 	s, _, err := base.run(false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p := check(base, s); p != nil {
+	if p := check(s); p != nil {
 		t.Fatalf("without a fault: %v", p)
 	}
 	requests := base.b.Calls()
 	apis := make([]simbroker.API, requests+1) // of each request of a run without faults
-	w := newWorld(t, totals(t))
-	w.opts = opts
+	w, _ := fresh()
 	w.b.SetFault(func(c simbroker.Call) simbroker.Action {
 		if c.N < len(apis) {
 			apis[c.N] = c.API
@@ -196,8 +209,7 @@ func everyFault(t *testing.T, stride int, opts []Option, check func(*world, *Ste
 				if apis[n] == simbroker.Fetch && n%16 != 0 || !faultable(apis[n], crash, action.Code) {
 					continue
 				}
-				w := newWorld(t, totals(t))
-				w.opts = opts
+				w, check := fresh()
 				var hit simbroker.API
 				w.b.SetFault(func(c simbroker.Call) simbroker.Action {
 					if c.N != n || c.Client == "setup" || !faultable(c.API, crash, action.Code) {
@@ -215,7 +227,7 @@ func everyFault(t *testing.T, stride int, opts []Option, check func(*world, *Ste
 				where := fmt.Sprintf("%s at request %d (%s), wipe=%v, %d lives", name, n, hit, wipe, lives)
 				if err != nil {
 					t.Errorf("%s: %v", where, err)
-				} else if p := check(w, s); p != nil {
+				} else if p := check(s); p != nil {
 					t.Errorf("%s: %v", where, p)
 				}
 			}

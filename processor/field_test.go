@@ -51,6 +51,7 @@ func (w *world) member(instance string, disk LocalLog, maxFetch int) *Stepper {
 		Cluster: c, Local: disk, Instance: instance, Now: w.b.Now,
 		Sleep:       func(ctx context.Context, d time.Duration) error { w.b.Advance(d); return ctx.Err() },
 		Incarnation: func() uint64 { w.inc++; return w.inc },
+		Call:        w.call,
 	}, w.opts...)
 	if err != nil {
 		w.t.Fatal(err)

@@ -16,21 +16,21 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// verdict is what has become of the feed.
-type verdict struct {
+// judgement is what has become of the feed.
+type judgement struct {
 	lost, repeated int // IDs of topic echo
 	// lostTotals and repeatedTotals are steps of the totals in topic out, behind the repartition topic.
 	lostTotals, repeatedTotals int
 	problems                   []string // what no guarantee allows
 }
 
-func (v *verdict) bad(format string, args ...any) {
+func (v *judgement) bad(format string, args ...any) {
 	v.problems = append(v.problems, fmt.Sprintf(format, args...))
 }
 
 // judge counts what was lost and repeated, and finds what must not be under any guarantee: state that is not the fold of its
 // changelog, counters that do not add up, repeats with another ID or value, totals that jump.
-func (w *world) judge(s *Stepper) (v verdict) {
+func (w *world) judge(s *Stepper) (v judgement) {
 	w.b.Advance(20 * time.Millisecond) // the last markers
 	copies := map[string][]broker.Record{}
 	read := func(topic string) (all []broker.Record) {
@@ -84,7 +84,7 @@ func (w *world) judge(s *Stepper) (v verdict) {
 }
 
 // foldsOf compares the local stores with their changelogs and returns the sum of the totals.
-func (w *world) foldsOf(v *verdict) (total int64) {
+func (w *world) foldsOf(v *judgement) (total int64) {
 	stores := 0
 	for name, task := range w.disk.tasks {
 		var p record.Partition
@@ -113,7 +113,7 @@ func (w *world) foldsOf(v *verdict) (total int64) {
 }
 
 // countersOf checks that the metrics tell what was committed, and nothing of what was lost.
-func (w *world) countersOf(s *Stepper, v *verdict) {
+func (w *world) countersOf(s *Stepper, v *judgement) {
 	for _, o := range s.Status().Operators {
 		if o.Name != "unique" {
 			continue
@@ -129,8 +129,8 @@ func (w *world) countersOf(s *Stepper, v *verdict) {
 	}
 }
 
-// forbids returns what a guarantee does not allow of a verdict.
-func forbids(l topology.Level, v verdict) []string {
+// forbids returns what a guarantee does not allow of a judgement.
+func forbids(l topology.Level, v judgement) []string {
 	if (l == topology.ExactlyOnce || l == topology.AtLeastOnce) && v.lost+v.lostTotals != 0 {
 		v.bad("%d IDs and %d steps of the totals are lost", v.lost, v.lostTotals)
 	}
@@ -157,7 +157,7 @@ func TestGuaranteesUnderKills(t *testing.T) {
 			if v := base.judge(s); len(forbids(topology.ExactlyOnce, v)) > 0 {
 				t.Fatalf("without a kill: %+v", v)
 			}
-			var sum verdict
+			var sum judgement
 			for n := 1; n <= hits; n += stride {
 				for _, wipe := range []bool{false, true} {
 					w, at, where := newWorld(t, totals(t)), 0, ""
@@ -203,10 +203,14 @@ func TestEveryFaultBelowExactlyOnce(t *testing.T) {
 	for _, level := range []topology.Level{topology.AtLeastOnce, topology.AtMostOnce} {
 		t.Run(string(level), func(t *testing.T) {
 			var lost, repeated int
-			hit := everyFault(t, 7*stride, []Option{WithGuarantee(level)}, func(w *world, s *Stepper) []string {
-				v := w.judge(s)
-				lost, repeated = lost+v.lost+v.lostTotals, repeated+v.repeated+v.repeatedTotals
-				return forbids(level, v)
+			hit := everyFault(t, 7*stride, func() (*world, func(*Stepper) []string) {
+				w := newWorld(t, totals(t))
+				w.opts = []Option{WithGuarantee(level)}
+				return w, func(s *Stepper) []string {
+					v := w.judge(s)
+					lost, repeated = lost+v.lost+v.lostTotals, repeated+v.repeated+v.repeatedTotals
+					return forbids(level, v)
+				}
 			})
 			t.Logf("%d lost, %d repeated; %v", lost, repeated, hit)
 			if lost+repeated == 0 {

@@ -111,9 +111,12 @@ func (t *Task) wait(passed time.Duration) {
 	}
 }
 
-// ready says whether a record can be processed.
+// ready says whether a record can be processed, or the outcome of a call.
 func (t *Task) ready() bool {
-	if t.queued() == 0 {
+	if t.callsDue() {
+		return true
+	}
+	if t.queued() == 0 || t.held() {
 		return false
 	}
 	_, waits := t.awaits()

@@ -205,7 +205,8 @@ func WithMinFreeDisk(bytes uint64) Option { return optionFunc(func(c *config) { 
 func WithStartupTimeout(d time.Duration) Option { return optionFunc(func(c *config) { c.startup = d }) }
 
 // WithShutdownTimeout sets how long Run waits, once its context has ended, for the last commit: if no broker
-// answers it would not end. Run then returns ErrStopTimeout, and nothing is lost. Default 60 s.
+// answers it would not end. Run then returns ErrStopTimeout, and nothing is lost. Half of it may pass before that until calls of
+// effects that are under way have ended. Default 60 s.
 func WithShutdownTimeout(d time.Duration) Option {
 	return optionFunc(func(c *config) { c.shutdown = d })
 }

@@ -412,6 +412,8 @@ func (w *worker) finishRestore(ctx context.Context, r *taskRun) error {
 		if r.task, err = newTask(r.plan.taskConfig(w.engine, r.partition), r.name, r.local, point); err != nil {
 			return err
 		}
+		r.endCalls() // what they bring is of no interest to the new one
+		r.calls = w.beside()
 		r.task.giveUp(w.cfg.dropped, w.emptyLogs(r.plan.sub, point))
 	}
 	r.task.heardOf(rs.stable)

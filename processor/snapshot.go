@@ -43,6 +43,9 @@ func (s *stats) snapshot(topo *topology.Topology, log sizer) metric.Snapshot {
 				FalsePositiveRatio: d.FalsePositiveRate, Expired: d.Expired, Rebuilds: d.Rebuilds,
 			}
 		}
+		if x := o.Effect; x != nil {
+			m.Effect = &metric.Effect{Waiting: x.Waiting, Running: x.Running, Uncertain: x.Uncertain, Hanging: x.Hanging}
+		}
 		out.Operators = append(out.Operators, m)
 	}
 	for _, g := range st.Globals {

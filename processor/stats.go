@@ -46,6 +46,7 @@ type taskView struct {
 	known    bool // it is restored, so that the counters are what they were
 	counters []record.Counter
 	dedup    map[string]dedup.Stats
+	effects  map[string]topology.EffectStats
 	errors   []RecordErrorStatus
 }
 
@@ -185,6 +186,10 @@ func (w *worker) publish(r *taskRun) {
 		for _, l := range t.ids {
 			v.dedup[l.name] = l.index.Stats()
 		}
+		v.effects = map[string]topology.EffectStats{}
+		for _, x := range t.chain.Calls {
+			v.effects[x.Spec().Name] = x.Stats()
+		}
 		v.errors = slices.Clone(t.errors)
 	}
 	w.stats.put(v)
@@ -216,6 +221,9 @@ func (s *stats) status(topo *topology.Topology) Status {
 		}
 	}
 	for i := range out.Operators {
+		if out.Operators[i].Kind == effectKind {
+			out.Operators[i].Effect = &EffectStatus{}
+		}
 		ops[out.Operators[i].Name] = &out.Operators[i]
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.tasks)) {
@@ -230,6 +238,11 @@ func (s *stats) status(topo *topology.Topology) Status {
 			kind, of, _ := strings.Cut(c.Name, separator)
 			if o := ops[of]; o != nil {
 				o.Counters[kind] += c.Value
+			}
+		}
+		for n, x := range v.effects {
+			if o := ops[n]; o != nil && o.Effect != nil {
+				o.Effect.add(x)
 			}
 		}
 		for n, d := range v.dedup {
@@ -284,6 +297,16 @@ func (s *stats) settled(now time.Time, m *metric.Set) {
 		m.Rebalanced(now.Sub(s.rebalanceAt))
 		s.rebalanceAt = time.Time{}
 	}
+}
+
+// effectKind is the kind of an Effect as the topology names it.
+const effectKind = "effect"
+
+func (e *EffectStatus) add(x topology.EffectStats) {
+	e.Waiting += x.Waiting
+	e.Running += x.Running
+	e.Uncertain += x.Uncertain
+	e.Hanging += x.Hanging
 }
 
 // add lays another task's figures over the sum.

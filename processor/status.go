@@ -85,6 +85,15 @@ type OperatorStatus struct {
 	Kind     string            `json:"kind"`
 	Counters map[string]uint64 `json:"counters"` // by topology.CounterKind
 	Dedup    *DedupStatus      `json:"dedup,omitempty"`
+	Effect   *EffectStatus     `json:"effect,omitempty"`
+}
+
+// EffectStatus counts the calls of an effect that are not settled, over the tasks of this process.
+type EffectStatus struct {
+	Waiting   int `json:"waiting"`   // to be made
+	Running   int `json:"running"`   // being made
+	Uncertain int `json:"uncertain"` // of both: an earlier process may have made them
+	Hanging   int `json:"hanging"`   // given up, but their functions have not returned
 }
 
 // DedupStatus describes the ID log of a dedup operator, over the tasks of this process.

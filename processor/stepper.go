@@ -23,6 +23,9 @@ type Env struct {
 	Incarnation func() uint64
 	// Point is called at every place where a process may die between two calls. May be nil.
 	Point func(name string)
+	// Call is given each call of an effect and runs it when it likes, on the goroutine that steps: it stands for what the other system takes. A call
+	// that is never run never ends. There is no timeout. Nil: each is run at once.
+	Call func(run func())
 	// Metrics may be shared by many Steppers of topologies of one name; making them takes longer than a short
 	// simulation. Nil: the Stepper makes its own.
 	Metrics *metric.Set
@@ -69,6 +72,15 @@ func NewStepper(ctx context.Context, topo *topology.Topology, env Env, opts ...O
 		cfg:       cfg, topo: topo, cluster: env.Cluster, local: env.Local, plan: plan, log: cfg.logger, metrics: metrics,
 		stats: newStats(env.Now()), now: env.Now, sleep: env.Sleep, incarnation: env.Incarnation, point: env.Point,
 		background: func(job func()) { job() },
+		limit:      func(ctx context.Context, _ time.Duration, _ func()) (context.Context, func()) { return ctx, func() {} },
+	}
+	call := env.Call
+	if call == nil {
+		call = func(run func()) { run() }
+	}
+	e.beside = func() besides {
+		// Their context does not end: a call that a process makes after it has lost the task is what a simulation must have.
+		return besides{run: func(f func(context.Context)) { call(func() { f(context.Background()) }) }, end: func() {}}
 	}
 	if e.point == nil {
 		e.point = func(string) {}

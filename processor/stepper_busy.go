@@ -20,14 +20,14 @@ func (s *Stepper) GlobalsBehind(stable func(record.TopicPartition) record.Offset
 }
 
 // Busy says whether anything that a worker knows of is under way: a command, a restore, records that are queued or not
-// committed. What a fetch would bring it does not know.
+// committed, outcomes of calls. Calls that Env.Call has, and records that wait for them, are not. What a fetch would bring it does not know.
 func (s *Stepper) Busy() bool {
 	for _, w := range s.workers {
-		if w.pendingCommand() || w.open && w.records {
+		if w.pendingCommand() || w.open && w.records || w.pendingOutcome() {
 			return true
 		}
 		for _, r := range w.runs {
-			if r.state != TaskRunning || r.task.queued() > 0 {
+			if r.state != TaskRunning || r.task.callsDue() || r.task.queued() > 0 && !r.task.held() {
 				return true
 			}
 		}

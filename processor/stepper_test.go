@@ -29,6 +29,9 @@ type world struct {
 	opts     []Option
 	maxFetch int // bytes that one fetch brings of a partition; 0: plenty
 	point    func(name string)
+	call     func(run func())  // gets the calls of effects; nil: they are made at once
+	input    func(portion int) // sends a portion of run; nil: feed
+	stepped  func()            // after each step of run; may be nil
 }
 
 // totals is the topology of these tests: dedup by header, then a count per key through a repartition. The options are of its last
@@ -72,6 +75,7 @@ func (w *world) live() *Stepper {
 		Sleep:       func(ctx context.Context, d time.Duration) error { w.b.Advance(d); return ctx.Err() },
 		Incarnation: func() uint64 { w.inc++; return w.inc },
 		Point:       w.point,
+		Call:        w.call,
 	}, w.opts...)
 	if err != nil {
 		w.t.Fatal(err)

@@ -175,6 +175,9 @@ func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitP
 		return nil, fmt.Errorf("processor: task %s: %w", name, err)
 	}
 	t.startTime()
+	if err := t.openCalls(); err != nil {
+		return nil, fmt.Errorf("processor: task %s: %w", name, err)
+	}
 	return t, nil
 }
 
@@ -251,7 +254,7 @@ func (t *Task) Process(now time.Time, limit int) (int, error) {
 			continue
 		}
 		in := t.pick()
-		if in == nil {
+		if in == nil || t.held() {
 			break
 		}
 		took, markErr := t.takeMark(in)
@@ -499,8 +502,8 @@ func (t *Task) commitRecord(p record.CommitPoint, told []record.Counter) record.
 // allCounters says whether a commit record tells all counters.
 func allCounters(sequence uint64) bool { return sequence%fullCountersEvery == 0 }
 
-// PostCommit makes the prepared effects the committed state. The local store has applied them.
-func (t *Task) PostCommit() {
+// PostCommit makes the prepared effects the committed state. The local store has applied them. An error means that it cannot be read.
+func (t *Task) PostCommit() error {
 	invariant.Check(t.prepared, "INV-1 task %s: commit without a prepared transaction", t.name)
 	t.point = t.pending
 	for _, in := range t.inputs {
@@ -520,6 +523,7 @@ func (t *Task) PostCommit() {
 	}
 	t.tells.due = false
 	t.clearTxn()
+	return t.committedCalls()
 }
 
 // Abort drops everything since the last commit, the queues included: the caller reads again from the

@@ -257,7 +257,7 @@ func (t *Task) firePiece(x topology.Timed, m topology.Moment) (did bool, err err
 	return true, nil
 }
 
-// TimerError is an error that stops the application at something that was due, such as a window to be closed.
+// TimerError is an error that stops the application at something that was due: a window to be closed, a timer, the outcome of a call.
 type TimerError struct {
 	Task     string
 	Operator string
@@ -281,9 +281,13 @@ func (t *Task) pieceFailed(x topology.Timed, err error, now time.Time) error {
 	if errors.As(err, &v) || !errors.As(err, &oe) {
 		return fmt.Errorf("processor: task %s: what is due: %w", t.name, err)
 	}
-	key, value := x.Pending()
+	piece := x.Pending()
+	key, at := piece.Key, piece.Timestamp
+	if at.IsZero() {
+		at = t.streamTime
+	}
 	action := t.action(oe)
-	t.note(RecordErrorStatus{Time: now, Operator: oe.Operator, Stage: string(oe.Stage), Action: action, Position: fmt.Sprintf("timer of key %q", cut(string(key))), Error: cut(oe.Err.Error())})
+	t.note(RecordErrorStatus{Time: now, Operator: oe.Operator, Stage: string(oe.Stage), Action: action, Position: fmt.Sprintf("%s of key %q", piece.What, cut(string(key))), Error: cut(oe.Err.Error())})
 	if action == actionStop {
 		return &TimerError{Task: t.name, Operator: oe.Operator, Stage: oe.Stage, Key: key, Err: oe.Err}
 	}
@@ -291,8 +295,8 @@ func (t *Task) pieceFailed(x topology.Timed, err error, now time.Time) error {
 	if action == actionSkip {
 		return nil
 	}
-	h := errorHeaders(nil, oe, 1)
-	size, err := t.sendDeadLetter(broker.Output{Timestamp: t.streamTime, Key: key, Value: value, Headers: h}, t.cfg.partition)
+	h := errorHeaders(piece.Headers, oe, 1)
+	size, err := t.sendDeadLetter(broker.Output{Timestamp: at, Key: key, Value: piece.Value, Headers: h}, t.cfg.partition)
 	if err != nil {
 		return &TimerError{Task: t.name, Operator: oe.Operator, Stage: topology.StageProduce, Key: key, Err: fmt.Errorf("%w; it failed with: %w", err, oe)}
 	}

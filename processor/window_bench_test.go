@@ -110,7 +110,9 @@ func benchmarkTask(b *testing.B, build func(in *topology.Stream[string, int64]))
 		if err := local.Apply(txn.Batch); err != nil {
 			b.Fatal(err)
 		}
-		task.PostCommit()
+		if err := task.PostCommit(); err != nil {
+			b.Fatal(err)
+		}
 	}
 	b.ReportMetric(float64(cpuTime()-before)/float64(b.N), "cpu-ns/op")
 }

@@ -60,8 +60,9 @@ type worker struct {
 
 	stopped bool
 
-	mu       sync.Mutex // guards commands
+	mu       sync.Mutex // guards the two below
 	commands []command
+	outcomes []called // of calls; as many as there are calls under way at most
 }
 
 // command is something that the group membership or the App asks of a worker.
@@ -117,6 +118,12 @@ func (w *worker) pendingCommand() bool {
 	return len(w.commands) > 0
 }
 
+func (w *worker) pendingOutcome() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.outcomes) > 0
+}
+
 // step does the next bounded piece of work. An error ends the application.
 func (w *worker) step(ctx context.Context) error {
 	for {
@@ -132,6 +139,7 @@ func (w *worker) step(ctx context.Context) error {
 			return err
 		}
 	}
+	w.takeOutcomes()
 	if w.diskLow() {
 		return w.sleep(ctx, idleWait)
 	}
@@ -149,6 +157,9 @@ func (w *worker) step(ctx context.Context) error {
 		if err := w.commit(ctx); err != nil {
 			return err
 		}
+	}
+	if err := w.beginCalls(); err != nil {
+		return err
 	}
 	return w.settleLags(false)
 }
@@ -277,16 +288,21 @@ func (w *worker) process() error {
 			} else if tp, waits := r.task.awaits(); waits {
 				w.reader.Pause(tp, false) // the others' queues may be full, and stay so until this one has something
 			}
-			if r.task.dirty() && !w.open {
-				w.open, w.opened, w.txnMeta = true, now, w.meta
-			}
-			if n > 0 && !w.records {
-				w.records, w.opened = true, now
-			}
+			w.note(r, n, now)
 		}
 		if !worked || w.full() || w.pendingCommand() {
 			return nil
 		}
+	}
+}
+
+// note takes note of what a task has done, which may begin the transaction.
+func (w *worker) note(r *taskRun, n int, now time.Time) {
+	if r.task.dirty() && !w.open {
+		w.open, w.opened, w.txnMeta = true, now, w.meta
+	}
+	if n > 0 && !w.records {
+		w.records, w.opened = true, now
 	}
 }
 
@@ -370,8 +386,10 @@ func (w *worker) handle(ctx context.Context, c command) error {
 	case c.assign:
 		return w.assign(c)
 	case c.stop:
-		err := w.lastCommit(ctx)
-		w.closeRuns(func(*taskRun) bool { return true })
+		all := func(*taskRun) bool { return true }
+		// Half of the time: the last commit must have its share.
+		err := w.lastCommit(ctx, all, w.cfg.shutdown/2)
+		w.closeRuns(all)
 		w.stopped = true
 		return err
 	case c.lost:
@@ -380,21 +398,23 @@ func (w *worker) handle(ctx context.Context, c command) error {
 		return nil
 	default:
 		fault.Point("revoke.start")
-		err := w.lastCommit(ctx)
-		w.closeRuns(func(r *taskRun) bool { return slices.ContainsFunc(c.remove, r.owns) })
+		gone := func(r *taskRun) bool { return slices.ContainsFunc(c.remove, r.owns) }
+		err := w.lastCommit(ctx, gone, drainRevoked)
+		w.closeRuns(gone)
 		fault.Point("revoke.done")
 		return err
 	}
 }
 
-// lastCommit is the one before tasks are closed. On a full disk it would wait for space, for which
-// nobody has the time: the work is dropped and done again by the next owner.
-func (w *worker) lastCommit(ctx context.Context) error {
+// lastCommit is the one before tasks are closed, which waits at most so long for their calls. On a full disk it would wait for
+// space, for which nobody has the time: the work is dropped and done again by the next owner.
+func (w *worker) lastCommit(ctx context.Context, closed func(*taskRun) bool, most time.Duration) error {
 	if w.local != nil && w.local.DiskLow() {
 		w.dropTxn()
 		return nil
 	}
-	return w.commit(ctx)
+	err := w.drain(ctx, closed, most)
+	return errors.Join(w.commit(ctx), err) // an outcome that cannot be handed on leaves nothing that could not be committed
 }
 
 // assign takes over a new session and new tasks. What was read under the old session and is not
@@ -475,6 +495,7 @@ func (w *worker) closeRuns(which func(*taskRun) bool) {
 			}
 		}
 		r.state = TaskClosed
+		r.endCalls()
 		w.stats.remove(r.name)
 	}
 	if len(kept) < len(w.runs) { // what could not be committed may have been theirs

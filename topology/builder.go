@@ -41,6 +41,7 @@ const (
 	kindTable     = "table"
 	kindToStream  = "to_stream"
 	kindJoin      = "join"
+	kindEffect    = "effect"
 )
 
 // node is an operator as it is described. It holds no state of any task.

@@ -24,6 +24,7 @@ type instance struct {
 	made     map[*node]any
 	problems []error
 	timed    []timedEntry
+	calls    []Calling
 	timers   map[string]*timerQueue // by store: several operators may set them
 
 	// in is the source record in hand.
@@ -61,7 +62,7 @@ func newChain(rt Runtime, sources []*node, sinks map[*node]int) (*Chain, error) 
 	if len(c.problems) > 0 {
 		return nil, errors.Join(c.problems...)
 	}
-	chain.Timed = c.timedInOrder()
+	chain.Timed, chain.Calls = c.timedInOrder(), c.calls
 	return chain, nil
 }
 

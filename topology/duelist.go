@@ -53,7 +53,9 @@ func (s *dueList) Reset(m Moment) {
 }
 
 // Pending implements Timed. It is the same after Reset: then a sink refused the output.
-func (s *dueList) Pending() (key, value []byte) { return s.piece.key, s.piece.value }
+func (s *dueList) Pending() Piece {
+	return Piece{What: "timer", Key: s.piece.key, Value: s.piece.value}
+}
 
 // expect takes note that something is due at a time.
 func (s *dueList) expect(due window.Millis) {

@@ -14,7 +14,7 @@ type Explanation struct {
 	Guarantee Level `json:"guarantee"`
 	// Level is that of the weakest output.
 	Level Level `json:"level"`
-	// Outputs are the sinks, the weakest first.
+	// Outputs are the sinks, and the systems that effects call, the weakest first.
 	Outputs []OutputLevel `json:"outputs"`
 	// Lowered are the parts for which a level is not higher; empty if all is exactly once.
 	Lowered []Finding `json:"lowered"`
@@ -32,7 +32,7 @@ type Explanation struct {
 type OutputLevel struct {
 	Operator string `json:"operator"`
 	Topic    string `json:"topic,omitempty"`
-	Class    string `json:"class"` // topic, or what the sink promises: ledger, idempotent, plain
+	Class    string `json:"class"` // topic, call (an Effect), or what the sink promises: ledger, idempotent, plain
 	Level    Level  `json:"level"`
 }
 
@@ -117,6 +117,11 @@ func (t *Topology) ExplainAt(guarantee Level) Explanation {
 			w.flow = n.operatorClass().through(n.name, w.flow, n.dedupID(w))
 			if n.dedup != nil {
 				w.dedup = n
+			}
+			if n.kind == kindEffect {
+				end := n.opts.effect.calledBy(w.flow)
+				e.Outputs = append(e.Outputs, OutputLevel{Operator: n.name, Class: string(sinkCall), Level: end.risk.level()})
+				causes = append(causes, end.causes...)
 			}
 		case n.sink.Internal:
 			if old, ok := topics[n.sink.Topic]; ok {
@@ -292,6 +297,8 @@ func boundsOf(n *node, w waypoint, readers map[string]*node) []Finding {
 		globalBounds(n, note)
 	case n.dedup != nil:
 		dedupBounds(n, w, note)
+	case n.kind == kindEffect && n.opts.effect.Idempotent:
+		note("the system that it calls does a call once for each IdempotencyKey: the topology says so (Idempotent)", "")
 	case n.source != nil && !n.source.Internal && !dedupBehind(n, readers):
 		note("a record that its producer sends twice counts twice: on some way to an output there is no dedup operator", "put a Dedup behind it")
 	case n.sink != nil && n.opts.withoutID:

@@ -48,6 +48,9 @@ func RunExample(b *Builder, records ...string) {
 		}
 	}
 	for _, d := range drivers {
+		if err := d.call(); err != nil {
+			fmt.Println(err)
+		}
 		for _, o := range d.rt.out {
 			sink := d.sub.Sinks[o.sink]
 			fmt.Printf("%s: %s=%s\n", topo.SinkTopic(sink), shown(o.Key), shown(o.Value))

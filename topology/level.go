@@ -90,6 +90,7 @@ const (
 	sinkWAL        sinkClass = "wal"        // writes what a log of its own says, after the commit
 	sinkTwoPhase   sinkClass = "two-phase"  // prepares before the commit, commits after it
 	sinkPlain      sinkClass = "plain"      // writes and hopes
+	sinkCall       sinkClass = "call"       // an Effect: what calledBy says
 )
 
 // cause is a part that adds a risk.
@@ -196,4 +197,15 @@ func (s sinkClass) into(name string, f flow) flow {
 	default:
 		return f.add(cause{mayRepeat, name, "a write whose answer is lost is made again", "use a sink that keeps its progress in the same transaction, or that is idempotent"})
 	}
+}
+
+// calledBy is what the other system of an Effect gets, beside what has happened to the record before.
+func (e EffectSpec) calledBy(f flow) flow {
+	if !e.Idempotent && (e.Uncertain == Retry || e.Retries != 0) {
+		f = f.add(cause{mayRepeat, e.Name, "its calls are made at least once: again after a crash, a rebalance or an attempt that failed, under the same idempotency key", "let the other system do a call once for each IdempotencyKey, and say so with Idempotent"})
+	}
+	if e.Uncertain == Fail {
+		f = f.add(cause{mayLose, e.Name, "a call that may have been made before a crash is not made again: it goes to the error policy, made or not", "leave OnUncertain out, and let the other system do a call once for each IdempotencyKey"})
+	}
+	return f
 }

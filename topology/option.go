@@ -50,6 +50,7 @@ type options struct {
 	stores     []StateStore
 	timers     []timerHandler
 	schedules  []scheduleHandler
+	effect     EffectSpec
 }
 
 // setting is how an option changes the options; the types around it say where it may stand.
@@ -108,6 +109,11 @@ type (
 		option
 		process()
 	}
+	// EffectOption is an option of Effect: Concurrency, Backlog, Timeout, Retries, OnUncertain, Idempotent, OnError.
+	EffectOption interface {
+		option
+		calls()
+	}
 	// SinkOption is an option of To: Name, IDHeader, WithoutID, Partition, Feedback, Guarantee, OnError.
 	SinkOption interface {
 		option
@@ -152,6 +158,8 @@ type (
 	LateOption struct{ setting }
 	// ProcessSetting is an option of Process alone.
 	ProcessSetting struct{ setting }
+	// EffectSetting is an option of Effect alone.
+	EffectSetting struct{ setting }
 	// SinkSetting is an option of To alone.
 	SinkSetting struct{ setting }
 	// GlobalSetting is an option of GlobalTable alone.
@@ -169,6 +177,7 @@ func (PolicyOption) keyBy()     {}
 func (PolicyOption) dedup()     {}
 func (PolicyOption) aggregate() {}
 func (PolicyOption) process()   {}
+func (PolicyOption) calls()     {}
 func (PolicyOption) table()     {}
 func (PolicyOption) join()      {}
 func (PolicyOption) global()    {}
@@ -200,6 +209,7 @@ func (AggregateSetting) aggregate() {}
 func (LateOption) aggregate()       {}
 func (LateOption) join()            {}
 func (ProcessSetting) process()     {}
+func (EffectSetting) calls()        {}
 func (SinkSetting) sink()           {}
 func (GlobalSetting) global()       {}
 

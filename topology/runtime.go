@@ -135,6 +135,8 @@ type Chain struct {
 	Sources []func(in *broker.Record) error
 	// Timed are the operators that act when time passes, each before those that get its outputs.
 	Timed []Timed
+	// Calls are the operators that call other systems.
+	Calls []Calling
 }
 
 // Policy is what is done with a record that an operator cannot handle.

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -223,7 +224,33 @@ func driveSub(t testing.TB, topo *Topology, sub int) *driver {
 	if d.chain, err = d.sub.NewChain(d.rt); err != nil {
 		t.Fatal(err)
 	}
+	for _, x := range d.chain.Calls {
+		if err := x.Open(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return d
+}
+
+// call commits, makes all calls that are to be made, and hands their outcomes on.
+func (d *driver) call() error {
+	for _, x := range d.chain.Calls {
+		for made := true; made; {
+			if err := x.Committed(); err != nil {
+				return err
+			}
+			c, ok, err := x.Next()
+			if made = ok; err != nil || !ok {
+				return err
+			}
+			v, err := c.Attempt(context.Background(), 1)
+			x.Done(Outcome{Seq: c.Seq, Value: v, Err: err})
+			if _, err := x.Fire(false); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // send runs a record through the first source.

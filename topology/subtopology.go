@@ -25,6 +25,7 @@ type Subtopology struct {
 	Joins   []JoinSpec
 	// Globals are the names of the global tables that its tasks look into (see Topology.Globals).
 	Globals []string
+	Effects []EffectSpec
 	// Operators are the names of all its nodes in topological order, for metrics.
 	Operators []OperatorSpec
 
@@ -108,8 +109,8 @@ type StoreSpec struct {
 // OperatorSpec is one node.
 type OperatorSpec struct {
 	Name string
-	// Kind is source, map, map_values, filter, flat_map, key_by, dedup, aggregate, process, branch, merge, to, table, to_stream
-	// or join.
+	// Kind is source, map, map_values, filter, flat_map, key_by, dedup, aggregate, process, branch, merge, to, table, to_stream,
+	// join or effect.
 	Kind string
 	// Policy is the operator's own error policy, or PolicyDefault.
 	Policy Policy

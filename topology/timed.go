@@ -35,11 +35,20 @@ type Timed interface {
 	// call does. With quiet it changes the state as always, but hands nothing on: this is how a piece that cannot
 	// be handled is skipped. Errors are those of Chain.Sources.
 	Fire(quiet bool) (did bool, err error)
-	// Pending is the piece of the last Fire, for a dead letter if it failed: its key and value as they stand in the state.
-	Pending() (key, value []byte)
+	// Pending is the piece of the last Fire, for a dead letter if it failed.
+	Pending() Piece
 	// Reset puts the clocks to a moment that may lie before the last one. The state has gone back to
 	// what was committed, or to what it was before the last Fire: that did its piece, but an output was refused.
 	Reset(m Moment)
+}
+
+// Piece says what a Timed has done, or failed to do.
+type Piece struct {
+	What       string // for people: "timer", "call 3f2a..."
+	Key, Value []byte // as they stand in the state
+	// Of what was a record once: its headers and its time. Zero: it has none.
+	Headers   record.Headers
+	Timestamp time.Time
 }
 
 // timedEntry is a Timed with its place in the order of declaration, which is a topological one.

@@ -338,8 +338,8 @@ func TestTimerThatFails(t *testing.T) {
 			did, err := x.Fire(false)
 			if err != nil {
 				failure(t, err, "alarms", StageProcess, PolicySkip)
-				if key, value := x.Pending(); string(key) != "bad" || string(value) != "timers 1970-01-01T00:00:05Z" {
-					t.Errorf("%s: pending is %q, %q", name, key, value)
+				if p := x.Pending(); string(p.Key) != "bad" || string(p.Value) != "timers 1970-01-01T00:00:05Z" {
+					t.Errorf("%s: pending is %q, %q", name, p.Key, p.Value)
 				}
 				d.rt.out, d.rt.stores["timers"].content = outputs, maps.Clone(before) // what a task does
 				did, err = x.Fire(true)
@@ -591,8 +591,8 @@ func TestScheduleThatFails(t *testing.T) {
 	before := maps.Clone(d.rt.stores["p-schedule"].content)
 	_, err := x.Fire(false)
 	failure(t, err, "p", StageProcess, PolicySkip)
-	if key, value := x.Pending(); string(key) != "1s" || string(value) != "@schedule 1970-01-01T00:00:05Z" {
-		t.Errorf("pending is %q, %q", key, value)
+	if p := x.Pending(); string(p.Key) != "1s" || string(p.Value) != "@schedule 1970-01-01T00:00:05Z" {
+		t.Errorf("pending is %q, %q", p.Key, p.Value)
 	}
 	d.rt.stores["p-schedule"].content = before
 	if did, err := x.Fire(true); !did || err != nil {

@@ -86,8 +86,8 @@ func (t *timing) Reset(m Moment) {
 }
 
 // Pending implements Timed: the key as its serde wrote it, and the name of the timers and the time, as text, for a value.
-func (t *timing) Pending() (key, value []byte) {
-	return t.last.key, []byte(t.last.name + " " + t.last.at.Time().Format(time.RFC3339Nano))
+func (t *timing) Pending() Piece {
+	return Piece{What: "timer", Key: t.last.key, Value: []byte(t.last.name + " " + t.last.at.Time().Format(time.RFC3339Nano))}
 }
 
 // Fire implements Timed: it does one timer or one tick, event time first.

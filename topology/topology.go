@@ -133,6 +133,9 @@ func newSubtopology(index int, nodes []*node) *Subtopology {
 		default:
 			s.Dedups = append(s.Dedups, *n.dedup)
 		}
+		if n.kind == kindEffect {
+			s.Effects = append(s.Effects, n.opts.effect)
+		}
 		for _, h := range n.stores {
 			if !slices.Contains(s.Stores, h.spec()) {
 				s.Stores = append(s.Stores, h.spec())
@@ -220,7 +223,7 @@ func check(b *Builder, t *Topology) []*Problem {
 
 // checkUse finds outputs that nothing reads: what was meant to happen with the records does not.
 func checkUse(n *node, note func(name, rule, format string, args ...any)) {
-	if n.sink != nil || n.external != nil || n.kind == kindAggregate || n.kind == kindProcess || n.kind == kindTable || n.looked {
+	if n.sink != nil || n.external != nil || n.kind == kindAggregate || n.kind == kindProcess || n.kind == kindTable || n.kind == kindEffect || n.looked {
 		return // their effect is elsewhere
 	}
 	if n.kind == kindDedup && len(n.outputs) > 0 {

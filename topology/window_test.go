@@ -141,8 +141,8 @@ func TestPieceThatFails(t *testing.T) {
 		x := d.chain.Timed[0]
 		err := d.pass(time.Unix(1000, 0), false)
 		failure(t, err, "map", StageProcess, PolicyDefault)
-		if key, _ := x.Pending(); !strings.HasSuffix(string(key), "bad") {
-			t.Errorf("pending is %q", key)
+		if p := x.Pending(); !strings.HasSuffix(string(p.Key), "bad") {
+			t.Errorf("pending is %q", p.Key)
 		}
 		if did, err := x.Fire(true); !did || err != nil {
 			t.Errorf("quiet: %v, %v", did, err)

@@ -218,8 +218,8 @@ func (x *tryout) advance(t *tryTask, to window.Millis) error {
 			did, err := timed.Fire(false)
 			if err != nil {
 				t.memory.undo()
-				key, value := timed.Pending()
-				if err := x.failed(err, key, value); err != nil {
+				piece := timed.Pending()
+				if err := x.failed(err, piece.Key, piece.Value); err != nil {
 					return err
 				}
 				t.memory.begin()

@@ -78,5 +78,15 @@ func IngressNames() []string {
 	}
 }
 
+// EffectNames returns the points of a call of another system, apart for the same reason.
+func EffectNames() []string {
+	return []string{
+		"effect.call",   // the intent is committed, the function is about to be called
+		"effect.called", // it has returned, nobody has its outcome
+	}
+}
+
 // all are the points of a table, in its order.
-func all() []string { return slices.Concat(Names(), GuaranteeNames(), SinkNames(), IngressNames()) }
+func all() []string {
+	return slices.Concat(Names(), GuaranteeNames(), SinkNames(), IngressNames(), EffectNames())
+}

@@ -46,6 +46,10 @@ func latencyBuckets() []float64 {
 	return []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 21600, 86400}
 }
 
+func callBuckets() []float64 {
+	return []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+}
+
 func sizeBuckets() []float64 {
 	return []float64{1, 10, 100, 500, 1000, 5000, 10000, 50000, 100000}
 }
@@ -73,6 +77,10 @@ func Catalogue() []Def {
 		{Name: "streamd_operator_timers_fired_total", Type: Counter, Help: "Timers of the operator that have fired.", Labels: []string{"operator"}},
 		{Name: "streamd_operator_errors_total", Type: Counter, Help: "Records that failed, by stage and by what was done about it.", Labels: []string{"operator", "stage", "action"}},
 		{Name: "streamd_dead_letter_records_total", Type: Counter, Help: "Records sent to the dead letter topic, by the stage that failed.", Labels: []string{"operator", "stage"}},
+		// Effects.
+		{Name: "streamd_effect_calls", Type: Gauge, Help: "Calls that are not settled, by state: waiting, running, hanging; uncertain counts those of the others that an earlier process may have made.", Labels: []string{"operator", "state"}},
+		{Name: "streamd_effect_attempts_total", Type: Counter, Help: "Attempts to call, by result: ok, error, timeout, panic.", Labels: []string{"operator", "result"}},
+		{Name: "streamd_effect_attempt_duration_seconds", Type: Histogram, Help: "Time of one attempt to call.", Labels: []string{"operator"}, Buckets: callBuckets()},
 		// Dedup.
 		{Name: "streamd_dedup_checked_records_total", Type: Counter, Help: "Record IDs looked up before running user logic.", Labels: []string{"operator"}},
 		{Name: "streamd_dedup_duplicates_total", Type: Counter, Help: "Records found to be duplicates, by where the first one was found.", Labels: []string{"operator", "seen"}},
@@ -141,7 +149,7 @@ func Markdown() string {
 		"the rules in deploy/prometheus do; rate() and increase() of one process would take the step for records.\n" +
 		"A process shows them from when all the tasks that it begins with are restored until it stops, and none while\n" +
 		"it has no task: the gap of a restart is no reset. What a restore lacks is in `streamd_restore_remaining_records`.\n" +
-		"Each alert has a runbook in docs/runbooks. Transactions, commit phases, restores and rebalances are counted from the start of the\n" +
+		"Each alert has a runbook in docs/runbooks. Transactions, commit phases, restores, rebalances and attempts to call are counted from the start of the\n" +
 		"process. Histograms are classic and native at once.\n")
 	section := func(title string, pipeline bool, defs []Def) {
 		fmt.Fprintf(&b, "\n## %s\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n", title)

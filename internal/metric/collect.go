@@ -160,6 +160,12 @@ func (b *batch) operator(o Operator) {
 	for kind, v := range o.Counters {
 		b.counter(o.Name, kind, v)
 	}
+	if x := o.Effect; x != nil {
+		b.gauge("streamd_effect_calls", float64(x.Waiting), o.Name, "waiting")
+		b.gauge("streamd_effect_calls", float64(x.Running), o.Name, "running")
+		b.gauge("streamd_effect_calls", float64(x.Uncertain), o.Name, "uncertain")
+		b.gauge("streamd_effect_calls", float64(x.Hanging), o.Name, "hanging")
+	}
 	d := o.Dedup
 	if d == nil {
 		return
@@ -239,6 +245,8 @@ func startCounters(kind string) []string {
 		stages = []string{"encode", "produce"}
 	case "key_by":
 		stages = []string{"process", "encode"}
+	case "effect":
+		stages = []string{"id", "process"}
 	case "aggregate":
 		kinds = append(kinds, "dropped/null_key")
 		stages = []string{"decode", "process", "encode"}

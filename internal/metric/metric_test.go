@@ -35,6 +35,7 @@ func testSnapshot() Snapshot {
 				"dedup/bloom/negative": 5, "dedup/bloom/true_positive": 2, "dedup/bloom/false_positive": 1, "a kind of the future": 5,
 			}, Dedup: &Dedup{IDs: 6, Retention: time.Hour, Oldest: time.Unix(1500, 0), BloomBytes: 64, BloomFill: .25, FalsePositiveRatio: .001, Expired: 4, Rebuilds: map[string]uint64{"start": 1}}},
 			{Name: "totals", Kind: "aggregate", Counters: map[string]uint64{"in": 6, "out": 6, "timers/fired": 2}},
+			{Name: "charge", Kind: "effect", Effect: &Effect{Waiting: 4, Running: 3, Uncertain: 2, Hanging: 1}},
 		},
 		Stores:  []Store{{Name: "totals", LSM: 100, ValueLog: 20, WrittenRecords: 6, WrittenBytes: 60, RestoredRecords: 2, RestoreRemaining: -1}},
 		Globals: []Global{{Name: "countries", Rows: 3, Bytes: 300, Lag: 2, AsOf: time.Unix(1700000000, 0), Skipped: 1}},
@@ -55,6 +56,8 @@ func touch(s *Set) {
 	s.Restored("totals", "tail", time.Second)
 	s.Lookup("unique", "memory").Observe(2e-6)
 	s.DuplicateAge("unique").Observe(60)
+	s.ExpectEffects([]string{"charge"})
+	s.Called("charge", CallTimeout, time.Second)
 }
 
 func gather(t *testing.T, g prometheus.Gatherer) map[string]*dto.MetricFamily {

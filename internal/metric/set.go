@@ -45,6 +45,17 @@ const (
 	SinkFatal     SinkError = "fatal"     // the pipeline stopped
 )
 
+// CallResult is what came of one attempt to call.
+type CallResult string
+
+// The results.
+const (
+	CallOK      CallResult = "ok"
+	CallError   CallResult = "error"
+	CallTimeout CallResult = "timeout"
+	CallPanic   CallResult = "panic"
+)
+
 // Phase is a part of a commit.
 type Phase string
 
@@ -78,6 +89,9 @@ type Set struct {
 	restore   *prometheus.HistogramVec
 	lookup    *prometheus.HistogramVec
 	age       *prometheus.HistogramVec
+
+	attempts *prometheus.CounterVec
+	call     *prometheus.HistogramVec
 
 	sinkRows    *prometheus.CounterVec
 	sinkSkipped *prometheus.CounterVec
@@ -122,6 +136,8 @@ func New(r prometheus.Registerer, pipeline string) (*Set, error) {
 	s.restore = histograms["streamd_restore_duration_seconds"]
 	s.lookup = histograms["streamd_dedup_lookup_duration_seconds"]
 	s.age = histograms["streamd_dedup_duplicate_age_seconds"]
+	s.attempts = counters["streamd_effect_attempts_total"]
+	s.call = histograms["streamd_effect_attempt_duration_seconds"]
 	s.sinkRows = counters["streamd_sink_rows_total"]
 	s.sinkSkipped = counters["streamd_sink_skipped_records_total"]
 	s.sinkErrors = counters["streamd_sink_errors_total"]
@@ -151,7 +167,7 @@ func newHistogram(d Def, labels prometheus.Labels) *prometheus.HistogramVec {
 func ownCounter(name string) bool {
 	switch name {
 	case "streamd_rebalances_total", "streamd_transactions_total", "streamd_transaction_aborts_total",
-		"streamd_sink_rows_total", "streamd_sink_skipped_records_total", "streamd_sink_errors_total":
+		"streamd_effect_attempts_total", "streamd_sink_rows_total", "streamd_sink_skipped_records_total", "streamd_sink_errors_total":
 		return true
 	}
 	return false
@@ -237,6 +253,22 @@ func (s *Set) Lookup(operator, tier string) prometheus.Observer {
 // DuplicateAge returns the observer of the seconds between a duplicate and the first record with its ID.
 func (s *Set) DuplicateAge(operator string) prometheus.Observer {
 	return s.age.WithLabelValues(operator)
+}
+
+// ExpectEffects makes the counters of these operators, so that they show 0 from the start.
+func (s *Set) ExpectEffects(names []string) {
+	for _, name := range names {
+		s.call.WithLabelValues(name)
+		for _, r := range []CallResult{CallOK, CallError, CallTimeout, CallPanic} {
+			s.attempts.WithLabelValues(name, string(r))
+		}
+	}
+}
+
+// Called counts one attempt of an effect to call.
+func (s *Set) Called(operator string, r CallResult, d time.Duration) {
+	s.attempts.WithLabelValues(operator, string(r)).Inc()
+	s.call.WithLabelValues(operator).Observe(d.Seconds())
 }
 
 // ExpectSinks makes the children of these sinks, so that they show 0 from the start.

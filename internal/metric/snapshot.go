@@ -65,7 +65,11 @@ type Operator struct {
 	// Counters by topology.CounterKind, and by ErrorCounter. A kind that this package does not know is left out.
 	Counters map[string]uint64
 	Dedup    *Dedup // of a dedup operator
+	Effect   *Effect
 }
+
+// Effect counts the calls of an effect that are not settled, over the tasks of this process.
+type Effect struct{ Waiting, Running, Uncertain, Hanging int }
 
 // Dedup describes the ID log of a dedup operator over the tasks of this process.
 type Dedup struct {
