@@ -20,6 +20,9 @@ type Comparison uint8
 //   - AsSet where tasks meet before it, and no operator has state but dedup
 //   - LastByKey where tasks meet before it, and operators have state
 //
+// Behind an effect the order depends on when the other system answers: there it is AsSet, without the times of the records, or LastByKey if other operators
+// have state.
+//
 // With Reordered it is AsSet without state, LastByKey with it: if that is not what the application promises, say so with Compare.
 const (
 	InOrder   Comparison = 1 + iota // each partition: the same records in the same order, with headers, IDs and times
@@ -32,11 +35,14 @@ const (
 type line struct {
 	at         record.Position
 	key, value string
-	rest       string // time and headers
+	rest       string // headers and, unless it may differ, time
 }
 
-func lineOf(m message) line {
-	l := line{at: m.Position, key: fmt.Sprintf("%q", m.rec.Key), value: fmt.Sprintf("%q", m.rec.Value), rest: fmt.Sprintf("at %s", m.rec.Timestamp.UTC().Format("15:04:05.000"))}
+func lineOf(m message, timed bool) line {
+	l := line{at: m.Position, key: fmt.Sprintf("%q", m.rec.Key), value: fmt.Sprintf("%q", m.rec.Value)}
+	if timed {
+		l.rest = fmt.Sprintf("at %s", m.rec.Timestamp.UTC().Format("15:04:05.000"))
+	}
 	if m.rec.Key == nil {
 		l.key = "null"
 	}
@@ -76,6 +82,10 @@ type planner struct {
 
 func (p *planner) strictest(s *topology.Subtopology, topic string) Comparison {
 	switch {
+	case p.stateless(s, 0) && p.calls(s, 0):
+		return AsSet
+	case p.calls(s, 0):
+		return LastByKey
 	case p.conf.reorder == 0 && p.ordered(s, 0) && p.tasks(s, 0) == 1 && len(p.writers(topic)) == 1:
 		return InOrder
 	case p.conf.reorder == 0 && p.ordered(s, 0) && len(p.writers(topic)) == 1:
@@ -141,14 +151,24 @@ func (p *planner) tasks(s *topology.Subtopology, depth int) (n int32) {
 	return n
 }
 
-// stateless says whether neither the sub-topology nor any before it has a store.
+// stateless says whether neither the sub-topology nor any before it has a store, but for those of effects.
 func (p *planner) stateless(s *topology.Subtopology, depth int) bool {
-	if len(s.Stores) > 0 || depth > deepest {
+	return p.all(s, depth, func(s *topology.Subtopology) bool { return len(s.Stores) == len(s.Effects) })
+}
+
+// calls says whether the sub-topology or one before it has an effect.
+func (p *planner) calls(s *topology.Subtopology, depth int) bool {
+	return !p.all(s, depth, func(s *topology.Subtopology) bool { return len(s.Effects) == 0 })
+}
+
+// all says whether something holds for the sub-topology and all before it.
+func (p *planner) all(s *topology.Subtopology, depth int, holds func(*topology.Subtopology) bool) bool {
+	if !holds(s) || depth > deepest {
 		return false
 	}
 	for _, x := range s.Sources {
 		for _, w := range p.writers(p.topo.SourceTopic(x)) {
-			if !p.stateless(w, depth+1) {
+			if !p.all(w, depth+1, holds) {
 				return false
 			}
 		}

@@ -32,6 +32,9 @@
 // Rebalance take a commit or the tasks away from it. Duplicate and Reorder spoil the input. A fault that was asked for and
 // never came to pass fails the test: it would prove nothing.
 //
+// The calls of an effect are made in the test's goroutine, between the steps, and end in any order. Their timeout means nothing there. BeforeCall and AfterCall
+// kill a process around one; HoldCalls stands for another system that does not answer.
+//
 // Fuzz is all of that at random. It runs the same input without any fault and under many schedules of faults, batch sizes and
 // commit points, and compares what was committed. A processor that keeps state outside of its stores, looks at the clock, or
 // lets the order of a map reach its output is found by that, and the shortest schedule that shows it is

@@ -53,6 +53,8 @@ type Driver struct {
 	waiting []sent // sent, and not in their topics yet
 	outputs map[string]*log
 
+	callsHeld bool
+
 	faults
 }
 
@@ -64,6 +66,9 @@ type instance struct {
 	client  *simbroker.Client
 	stepper *processor.Stepper // nil: dead
 	dying   bool
+
+	calls   []func() // of effects: the process makes them, and the other system has not answered
+	calling bool     // one of them is being answered
 }
 
 // sent is a record that the test sent.
@@ -160,7 +165,7 @@ func (d *Driver) makeTopics() {
 // start makes a process of an instance, as processor.New and Run do.
 func (d *Driver) start(in *instance) error {
 	in.lives++
-	in.dying = false
+	in.dying, in.calls, in.calling = false, nil, false
 	in.client = d.b.Client(fmt.Sprintf("%s.%d", in.name, in.lives))
 	topo := d.topo
 	if d.conf.build != nil {
@@ -173,8 +178,10 @@ func (d *Driver) start(in *instance) error {
 		Cluster: in.client, Local: in.disk, Instance: in.name, Now: d.b.Now, Metrics: d.conf.metrics,
 		Sleep: func(ctx context.Context, w time.Duration) error {
 			d.b.Advance(w)
+			d.answer(in)
 			return ctx.Err()
 		},
+		Call:        func(run func()) { in.calls = append(in.calls, run) },
 		Incarnation: func() uint64 { return d.rng.Uint64() | 1 },
 		Point:       func(name string) { d.point(in, name) },
 	}, d.conf.options...)
@@ -216,6 +223,7 @@ func (d *Driver) round() {
 			if in.stepper == nil {
 				return d.start(in)
 			}
+			d.answer(in)
 			return in.stepper.Step(ctx, 0)
 		})
 		switch {
@@ -278,7 +286,7 @@ func (d *Driver) busy() bool {
 		return end
 	}
 	for _, in := range d.instances {
-		if in.stepper == nil || in.stepper.Busy() || in.stepper.GlobalsBehind(stable) {
+		if in.stepper == nil || in.stepper.Busy() || in.stepper.GlobalsBehind(stable) || len(in.calls) > 0 && !d.callsHeld {
 			return true
 		}
 	}
@@ -307,6 +315,29 @@ func (d *Driver) behind(tp record.TopicPartition) bool {
 	}
 	return slices.ContainsFunc(d.b.Committed(tp), func(r broker.Record) bool { return r.Offset >= next })
 }
+
+// answer lets the other systems answer some of a process's calls, in any order.
+func (d *Driver) answer(in *instance) {
+	if d.callsHeld || in.calling || len(in.calls) == 0 {
+		return
+	}
+	in.calling = true
+	defer func() { in.calling = false }()
+	waiting := in.calls
+	in.calls = nil
+	d.rng.Shuffle(len(waiting), func(i, j int) { waiting[i], waiting[j] = waiting[j], waiting[i] })
+	for _, run := range waiting {
+		if d.rng.IntN(2) == 0 {
+			in.calls = append(in.calls, run) // it takes longer
+		} else {
+			run()
+		}
+	}
+}
+
+// HoldCalls keeps the calls of effects from being made, until it is called with false: it stands for another system that is slow. What else there
+// is to do is done meanwhile; Run does not wait for them.
+func (d *Driver) HoldCalls(on bool) { d.callsHeld = on }
 
 // Run lets the application work until nothing is left to do. The clock moves by what that takes, less than a second.
 func (d *Driver) Run() {

@@ -12,7 +12,7 @@ import (
 // CrashPoint is a point at which a process can die.
 type CrashPoint string
 
-// The points of one commit, in their order, and one of a start. A crash before AfterEndTxn undoes the transaction: its
+// The points of one commit, in their order, those of a call (topology.Effect), and one of a start. A crash before AfterEndTxn undoes the transaction: its
 // records are processed again. From AfterEndTxn on it is committed: they must not be.
 const (
 	BeforeCommit           CrashPoint = "before the commit"                        // all is processed, nothing was sent
@@ -21,6 +21,8 @@ const (
 	AfterEndTxn            CrashPoint = "after the end of the transaction"         // committed; the process does not know it
 	AfterCommitBeforeApply CrashPoint = "after the commit, before the local store" // committed; the local store has nothing of it
 	AfterApply             CrashPoint = "after the local store"                    // all is done
+	BeforeCall             CrashPoint = "before a call is made"                    // of an effect, whose intent is committed
+	AfterCall              CrashPoint = "after a call was made"                    // the other system has it; the outcome is lost
 	DuringRestore          CrashPoint = "while its state is restored"              // of a process that starts and has something to read
 )
 
@@ -37,6 +39,7 @@ var requests = map[CrashPoint]struct {
 // inside are the points that lie between two requests, by the engine's name.
 var inside = map[string]CrashPoint{
 	"commit.prepared": BeforeCommit, "commit.acked": AfterCommitBeforeApply, "commit.applied": AfterApply, "restore.batch": DuringRestore,
+	"effect.call": BeforeCall, "effect.called": AfterCall,
 }
 
 // faults are those that are to come, and those that have.

@@ -340,13 +340,15 @@ func (p *probe) finish(out *result) {
 // lines are all output topics, sorted by name.
 func (d *Driver) lines() (topics []string, logs map[string][]line) {
 	logs = map[string][]line{}
+	plan := &planner{topo: d.topo, conf: d.conf}
 	for _, s := range d.topo.Subtopologies() {
+		timed := !plan.calls(s, 0)
 		for _, k := range s.Sinks {
 			if l := d.outputs[k.Topic]; !k.Internal && logs[k.Topic] == nil {
 				topics = append(topics, k.Topic)
 				logs[k.Topic] = []line{}
 				for _, m := range l.all {
-					logs[k.Topic] = append(logs[k.Topic], lineOf(m))
+					logs[k.Topic] = append(logs[k.Topic], lineOf(m, timed))
 				}
 			}
 		}
