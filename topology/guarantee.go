@@ -44,6 +44,10 @@ func (t *Topology) CheckGuarantee(l Level) error {
 	ahead := false
 	for _, n := range t.nodes {
 		switch {
+		case n.kind == kindEffect:
+			if l == AtMostOnce {
+				bad(n.name, "calls for each committed record, and the application may lose what it has read before that. Use another guarantee")
+			}
 		case n.ends != "":
 			if l == AtMostOnce && n.ends != sinkIdempotent {
 				bad(n.name, "%s", notAtMostOnce(n.ends))
