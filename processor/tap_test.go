@@ -248,13 +248,17 @@ func TestTapPoint(t *testing.T) {
 func BenchmarkTap(b *testing.B) {
 	for _, c := range []struct {
 		name string
-		taps *tapPoint
+		hook bool
 		open int
-	}{{"none", nil, 0}, {"not tapped", &tapPoint{}, 0}, {"tapped", &tapPoint{}, 1}, {"tapped four times", &tapPoint{}, maxTaps}} {
+	}{{"none", false, 0}, {"not tapped", true, 0}, {"tapped", true, 1}, {"tapped four times", true, maxTaps}} {
 		b.Run(c.name, func(b *testing.B) {
-			task := tapTask(b, c.taps)
+			var taps *tapPoint
+			if c.hook {
+				taps = &tapPoint{}
+			}
+			task := tapTask(b, taps)
 			for range c.open {
-				if err := c.taps.add(&tap{TapConfig: TapConfig{Step: "unique", Rate: 100, ID: "1"}, out: make(chan Tapped, 1)}); err != nil {
+				if err := taps.add(&tap{TapConfig: TapConfig{Step: "unique", Rate: 100, ID: "1"}, out: make(chan Tapped, 1)}); err != nil {
 					b.Fatal(err)
 				}
 			}
