@@ -116,8 +116,10 @@ func (j *Job) Run(ctx context.Context) (*Report, error) {
 		for _, x := range []*proof.Result{counts, r.inputs, r.outputs, r.state} {
 			x.Skipped = "the guarantee is at_most_once: what is missing may have been lost"
 		}
-		return &Report{Pipeline: j.Pipeline.Name, Running: app.Running, Equal: proof.OK([]*proof.Result{tasks.State, tasks.Offsets, quiet}),
-			Results: []*proof.Result{tasks.State, tasks.Offsets, quiet, counts, r.inputs, r.outputs, r.state}}, nil
+		return &Report{
+			Pipeline: j.Pipeline.Name, Running: app.Running, Equal: proof.OK([]*proof.Result{tasks.State, tasks.Offsets, quiet}),
+			Results: []*proof.Result{tasks.State, tasks.Offsets, quiet, counts, r.inputs, r.outputs, r.state},
+		}, nil
 	}
 	if err := j.counts(ctx, counts, tasks, app.Running); err != nil {
 		return nil, err
