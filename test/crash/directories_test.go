@@ -54,7 +54,11 @@ func TestDamagedDirectories(t *testing.T) {
 			t.Errorf("%s was not noticed", said)
 		}
 	}
-	if slices.Contains(outcome[noFile], "flip txlog/*.mem") {
+	log := false // after a kill; a clean stop, which the large counts try as well, leaves none
+	for said, damages := range outcome {
+		log = log || said != noFile && slices.Contains(damages, "flip txlog/*.mem")
+	}
+	if !log {
 		t.Error("no write-ahead log was there to be damaged")
 	}
 }

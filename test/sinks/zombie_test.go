@@ -25,7 +25,7 @@ import (
 func TestZombie(t *testing.T) {
 	rounds, limit := 3, 5*time.Minute
 	if os.Getenv("STREAMD_SOAK") != "" {
-		rounds, limit = 20, 20*time.Minute
+		rounds, limit = 6, 10*time.Minute
 	}
 	program := build(t)
 	for _, x := range targets() {
