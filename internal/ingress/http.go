@@ -242,7 +242,7 @@ func refusalOf(err error) *refusal {
 	case errors.Is(err, ErrStopping):
 		return &refusal{http.StatusServiceUnavailable, metric.RefusedStopping, errors.New("the process is stopping; nothing was written"), 1, true}
 	case errors.Is(err, ErrUnavailable):
-		return &refusal{http.StatusServiceUnavailable, metric.RefusedUnavailable, errors.New("Kafka takes nothing at the moment; nothing was written"), 5, false}
+		return &refusal{http.StatusServiceUnavailable, metric.RefusedUnavailable, errors.New("nothing was written: Kafka takes nothing at the moment"), 5, false}
 	}
 	// Why stands in the log: it may name hosts that are not the client's business.
 	return &refusal{http.StatusServiceUnavailable, metric.RefusedDoubt, errors.New("it is not known yet whether the records are written; send the request again, with the same IDs"), 5, false}

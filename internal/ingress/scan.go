@@ -117,7 +117,7 @@ func (x *Files) find(path string, inodes bool, now time.Time) (*file, error) {
 	if info, err = h.Stat(); err != nil {
 		return nil, errors.Join(err, h.Close())
 	}
-	dev, ino, _, known = inode(info)
+	dev, ino, _, _ = inode(info)
 	var f *file
 	if inodes {
 		f, err = x.returned(h, path, info, now)
