@@ -158,7 +158,7 @@ func TestGuaranteesUnderKills(t *testing.T) {
 				t.Fatalf("without a kill: %+v", v)
 			}
 			var sum judgement
-			for n := 1; n <= hits; n += stride {
+			for n := 1; n <= hits; n += 3 {
 				for _, wipe := range []bool{false, true} {
 					w, at, where := newWorld(t, totals(t)), 0, ""
 					w.opts = base.opts
@@ -203,7 +203,7 @@ func TestEveryFaultBelowExactlyOnce(t *testing.T) {
 	for _, level := range []topology.Level{topology.AtLeastOnce, topology.AtMostOnce} {
 		t.Run(string(level), func(t *testing.T) {
 			var lost, repeated int
-			hit := everyFault(t, 7*stride, func() (*world, func(*Stepper) []string) {
+			hit := everyFault(t, 21, func() (*world, func(*Stepper) []string) {
 				w := newWorld(t, totals(t))
 				w.opts = []Option{WithGuarantee(level)}
 				return w, func(s *Stepper) []string {
