@@ -188,6 +188,14 @@ func (x *Files) step(ctx context.Context) (more bool, err error) {
 // commit writes lines and places, then moves on in memory.
 func (x *Files) commit(ctx context.Context, b *batch, now time.Time) error {
 	var mark place
+	// First those that were left: a copy may have been found at once, and goes on with the same place. The last one counts.
+	for _, at := range x.keeps {
+		out, err := x.pos.output(at, now)
+		if err != nil {
+			return fmt.Errorf("ingress: position of %q: %w", at.Path, err)
+		}
+		b.outs = append(b.outs, out)
+	}
 	for _, f := range x.files {
 		if at, ok := b.after[f]; ok {
 			out, err := x.pos.output(at, now)
@@ -199,13 +207,6 @@ func (x *Files) commit(ctx context.Context, b *batch, now time.Time) error {
 	}
 	for _, id := range x.forgets {
 		b.outs = append(b.outs, x.pos.forget(id, now))
-	}
-	for _, at := range x.keeps {
-		out, err := x.pos.output(at, now)
-		if err != nil {
-			return fmt.Errorf("ingress: position of %q: %w", at.Path, err)
-		}
-		b.outs = append(b.outs, out)
 	}
 	if len(b.outs) == 0 {
 		return nil

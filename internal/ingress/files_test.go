@@ -232,6 +232,30 @@ func TestFilesCopyAndTruncate(t *testing.T) {
 	}
 }
 
+// TestCopyIsReadFurtherInTheStepThatFindsTheCut: the place of what was cut is written in the transaction in which its copy goes on, and does not
+// stand behind it: after a kill the copy would be read again.
+func TestCopyIsReadFurtherInTheStepThatFindsTheCut(t *testing.T) {
+	r := newFileRig(t, FilesConfig{})
+	var all []string
+	line := func(i int) string {
+		all = append(all, fmt.Sprintf("%d %s", i, strings.Repeat("x", 200)))
+		return all[len(all)-1] + "\n"
+	}
+	for i := range 10 {
+		r.append("app.log", line(i))
+	}
+	r.steps()
+	r.append("app.log", line(10))
+	content, err := os.ReadFile(r.path("app.log"))
+	r.must(err)
+	r.must(os.WriteFile(r.path("app.log.1"), content, 0o600))
+	r.must(os.Truncate(r.path("app.log"), 0))
+	r.steps()
+	r.restart()
+	r.steps()
+	r.want(all...)
+}
+
 // Files that begin alike are different ones, and a file that takes another's name is new.
 func TestFilesThatLookAlike(t *testing.T) {
 	r := newFileRig(t, FilesConfig{})
