@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/streamd/streamd/internal/fault"
-	"github.com/streamd/streamd/internal/verify/proof"
-	"github.com/streamd/streamd/internal/verify/rawlog"
 )
 
 // CampaignConfig says what a campaign is.
@@ -322,7 +320,7 @@ func (m *Campaign) Finish(limit time.Duration) error {
 	}
 	m.echo.Locked(func() { errs = append(errs, m.order.Verify(in.want)) })
 	m.sums.Locked(func() { errs = append(errs, m.totals.Verify(in.want)) })
-	errs = append(errs, m.checkTraces(ctx), m.verify())
+	errs = append(errs, m.checkTraces(ctx, m.config.Log), m.verify())
 	m.config.Log("%d records in, %d out, %d repeats; all through %v after the last one was sent, the bound is %v", in.want.Distinct+in.want.Repeats, in.want.Distinct, in.want.Repeats, healed.Round(time.Millisecond), HealLimit)
 	return errors.Join(errs...)
 }
@@ -382,44 +380,6 @@ func (m *Campaign) compareMetrics(ctx context.Context, want Expectation) error {
 		if int64(sum) != c.want {
 			errs = append(errs, fmt.Errorf("crash: %s is %v over all hosts, want %d", c.name, sum, c.want))
 		}
-	}
-	return errors.Join(errs...)
-}
-
-// checkTraces looks at what stands in Kafka and on the disks of all hosts, with code that is not the engine's: what is on
-// a disk is the fold of the changelog (C5), offsets, commit records and stores name one commit (C6), and no transaction
-// is open (C8).
-func (m *Campaign) checkTraces(ctx context.Context) error {
-	c, err := rawlog.Open(rawlog.Config{Brokers: m.Brokers()})
-	if err != nil {
-		return fmt.Errorf("crash: %w", err)
-	}
-	defer c.Close()
-	app := proof.App{Name: m.App}
-	for _, h := range m.Hosts {
-		app.Dirs = append(app.Dirs, m.StateDir(h))
-	}
-	tasks, err := proof.CheckTasks(ctx, c, app)
-	if err != nil {
-		return fmt.Errorf("crash: %w", err)
-	}
-	topics, err := ListTopics(ctx, m.Brokers())
-	if err != nil {
-		return err
-	}
-	quiet, err := proof.CheckQuiet(ctx, c, topics...)
-	if err != nil {
-		return fmt.Errorf("crash: %w", err)
-	}
-	var errs []error
-	for _, r := range []*proof.Result{tasks.State, tasks.Offsets, quiet} {
-		for _, d := range r.First {
-			errs = append(errs, fmt.Errorf("crash: %s: %s: %s", r.Check, d.Where, d.What))
-		}
-		if r.Compared == 0 || r.Skipped != "" {
-			errs = append(errs, fmt.Errorf("crash: %s was not checked: %d compared, %s", r.Check, r.Compared, r.Skipped))
-		}
-		m.config.Log("%s: %s, %d compared", r.Check, r.Title, r.Compared)
 	}
 	return errors.Join(errs...)
 }
