@@ -49,7 +49,7 @@ steps:
     dedup: {id: value.bill_id, scope: partition, retention: 1d}
   - name: ledger
     to:
-      TARGET, table: ledger, columns: {bill_id: value.bill_id, account: value.account, amount: value.amount}}
+      TARGET ledger, columns: {bill_id: value.bill_id, account: value.account, amount: value.amount}}
 OTHERS
   - name: totals
     from: unique
@@ -58,7 +58,7 @@ OTHERS
       fields: {total: {sum: value.amount}, bills: {count: true}}
   - name: account-totals
     to:
-      TARGET, table: account_totals, primary_key: [account], columns: {account: key, total: value.total, bills: value.bills}}
+      TARGET account_totals, KEYED columns: {account: key, total: value.total, bills: value.bills}}
 `
 
 // otherClasses are the steps for targets that have more than ledgers.
@@ -66,18 +66,20 @@ const otherClasses = `
   - name: idempotent
     from: unique
     to:
-      TARGET, table: idempotent, class: idempotent, primary_key: [bill_id], columns: {bill_id: value.bill_id, account: value.account, amount: value.amount}}
+      TARGET idempotent, class: idempotent, primary_key: [bill_id], columns: {bill_id: value.bill_id, account: value.account, amount: value.amount}}
   - name: plain
     from: unique
     to:
-      TARGET, table: plain, class: plain, columns: {bill_id: value.bill_id, account: value.account, amount: value.amount}}
+      TARGET plain, class: plain, columns: {bill_id: value.bill_id, account: value.account, amount: value.amount}}
 `
 
 // target is what is different between the targets.
 type target struct {
 	name string
-	// step is the target in the pipeline file, up to the address.
+	// step is the target in the pipeline file, with %s for the name of a table.
 	step string
+	// appends says that it has no tables with a key: each new total is one more row.
+	appends bool
 	// start starts a server, nil if there is none, and returns its address for the pipeline file.
 	start func(t *testing.T) (s *dbenv.Server, address string, tables tables)
 	// classes are the tables of bills.
@@ -87,15 +89,15 @@ type target struct {
 func targets() []target {
 	all := []string{"ledger", "idempotent", "plain"}
 	return []target{
-		{"PostgreSQL", "postgres: {dsn", func(t *testing.T) (*dbenv.Server, string, tables) {
+		{"PostgreSQL", `postgres: {dsn: "${ADDRESS}", table: %s`, false, func(t *testing.T) (*dbenv.Server, string, tables) {
 			s, db := started(t, dbenv.PostgreSQL, "pgx", "postgres")
 			return s, s.DSN(database), &sqlTables{db, "decimal(20,2)", &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}}
 		}, all},
-		{"MariaDB", "mysql: {dsn", func(t *testing.T) (*dbenv.Server, string, tables) {
+		{"MariaDB", `mysql: {dsn: "${ADDRESS}", table: %s`, false, func(t *testing.T) (*dbenv.Server, string, tables) {
 			s, db := started(t, dbenv.MariaDB, "mysql", "")
 			return s, s.DSN(database), &sqlTables{db, "decimal(20,2)", &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}}
 		}, all},
-		{"SQLite", "sqlite: {file", func(t *testing.T) (*dbenv.Server, string, tables) {
+		{"SQLite", `sqlite: {file: "${ADDRESS}", table: %s`, false, func(t *testing.T) (*dbenv.Server, string, tables) {
 			file := filepath.Join(t.TempDir(), "bills.db")
 			u := url.URL{Scheme: "file", Opaque: url.PathEscape(file), RawQuery: "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)"}
 			db, err := sql.Open("sqlite", u.String())
@@ -105,11 +107,15 @@ func targets() []target {
 			t.Cleanup(func() { _ = db.Close() })
 			return nil, file, &sqlTables{db, "text", nil}
 		}, all},
-		{"Redis", "redis: {url", func(t *testing.T) (*dbenv.Server, string, tables) {
+		{"Redis", `redis: {url: "${ADDRESS}", table: %s`, false, func(t *testing.T) (*dbenv.Server, string, tables) {
 			s := startedRedis(t)
 			client := goredis.NewClient(&goredis.Options{Addr: s.Address})
 			t.Cleanup(func() { _ = client.Close() })
 			return s, s.DSN(""), &redisTables{client}
+		}, all[:1]},
+		{"Files", `files: {size: 50k, interval: 300ms, directory: "${ADDRESS}/%s"`, true, func(t *testing.T) (*dbenv.Server, string, tables) {
+			dir := t.TempDir()
+			return nil, dir, &fileTables{dir: dir, lines: map[string]int{}}
 		}, all[:1]},
 	}
 }
@@ -242,7 +248,15 @@ func newBillsWorld(ctx context.Context, t *testing.T, x target, program string) 
 	if len(x.classes) > 1 {
 		others = otherClasses
 	}
-	text := strings.NewReplacer("BROKERS", strings.Join(k.Addresses(), `", "`), "TARGET", x.step+`: "${ADDRESS}"`).Replace(strings.Replace(billsFile, "OTHERS", others, 1))
+	keyed := "primary_key: [account],"
+	if x.appends {
+		keyed = ""
+	}
+	pairs := []string{"BROKERS", strings.Join(k.Addresses(), `", "`), "KEYED", keyed}
+	for _, table := range []string{"ledger", "idempotent", "plain", "account_totals"} {
+		pairs = append(pairs, "TARGET "+table, fmt.Sprintf(x.step, table))
+	}
+	text := strings.NewReplacer(pairs...).Replace(strings.Replace(billsFile, "OTHERS", others, 1))
 	w.file = filepath.Join(w.dir, "bills.yaml")
 	if err := os.WriteFile(w.file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
