@@ -76,7 +76,8 @@ func (t *Task) news(now time.Time) (some, worth bool) {
 	case len(x.sinks) == 0:
 		return false, false
 	case !x.said.known:
-		return true, x.idle // that it has begun will be told with its first records
+		// That it has begun will be told with its first records; what it knows of an earlier life may not have been told by that one.
+		return true, x.idle || t.fired.time() > window.NoTime
 	case x.idle != x.said.idle:
 		return true, true
 	case x.idle && x.value.known: // the records of this transaction say that it is not

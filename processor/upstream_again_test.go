@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/simbroker"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/topology"
@@ -59,6 +60,55 @@ func TestIdleAgainInOneTransaction(t *testing.T) {
 	}
 	if got := w.read("out"); len(got) < 10 {
 		t.Errorf("time stands still: %v", got)
+	}
+}
+
+// TestKilledBeforeItTold: a task whose inputs are never idle is killed when it has committed what moves its time far, and has told that to one
+// partition only. Nothing comes any more: it tells the others after its start.
+func TestKilledBeforeItTold(t *testing.T) {
+	w := newWorld(t, numbers(t, []topology.SourceOption{topology.WithIdleness(-1)}, func(in *topology.Stream[string, int64]) {
+		topology.Count(in, "all") // so that it has state, which remembers its time
+		s := topology.KeyBy(in, "by", serde.String(), func(r record.Record[string, int64]) (string, error) { return r.Key, nil },
+			topology.Partitions(100)) // so that marks are told twice a second at most
+		toOut(topology.Count(topology.WindowedBy(s, window.Tumbling(10*time.Second).Grace(time.Second)), "counts", topology.EmitOnClose()))
+	}))
+	s := w.live()
+	keys := 20 // in many partitions of the repartition topic
+	for i := range keys {
+		w.sendAt(record.Partition(i%2), fmt.Sprint("k", i), 1, 1)
+	}
+	w.work(s, 5*time.Second)
+	kill := false
+	w.b.SetFault(func(c simbroker.Call) simbroker.Action {
+		if kill && c.API == simbroker.EndTxn {
+			kill = false
+			return simbroker.Action{Verdict: simbroker.CrashAfter}
+		}
+		return simbroker.Action{}
+	})
+	for p := range record.Partition(2) {
+		w.sendAt(p, "end", 2, 1) // marks for this one are told: those for the next one come too soon after
+		w.work(s, 200*time.Millisecond)
+		w.sendAt(p, "end", 3600, 1)
+		kill = true
+		func() {
+			defer func() {
+				if v := recover(); v != nil {
+					if _, ok := v.(simbroker.Crash); !ok {
+						panic(v)
+					}
+				}
+			}()
+			w.work(s, 200*time.Millisecond)
+		}()
+		if kill {
+			t.Fatal("it was not killed")
+		}
+		s = w.live()
+		w.work(s, 10*time.Second)
+	}
+	if got := w.read("out"); len(got) != keys+1 {
+		t.Errorf("%d windows are closed, want %d: %v", len(got), keys+1, got)
 	}
 }
 
