@@ -1,61 +1,23 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
-	"flag"
-	"fmt"
-	"io"
 	"log"
-	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
-	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/test/crash/operators"
+	"github.com/streamd/streamd/test/crash/program"
+	"github.com/streamd/streamd/topology"
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	err := program.Run(os.Args[1:], func(text []byte) (brokers []string, topo *topology.Topology, err error) {
+		if err = json.Unmarshal(text, &brokers); err == nil {
+			topo, err = operators.Topology()
+		}
+		return brokers, topo, err
+	})
+	if err != nil {
 		log.Fatal(err)
 	}
-}
-
-func run(args []string) error {
-	if len(args) < 2 {
-		return fmt.Errorf("want run FILE and flags, got %q", args)
-	}
-	flags := flag.NewFlagSet("run", flag.ContinueOnError)
-	dir, instance := flags.String("data-dir", "", "for the local state"), flags.String("instance-id", "", "of this process")
-	flags.String("http", "", "not used")
-	flags.String("log-format", "", "not used: JSON")
-	flags.Bool("stop-on-eof", true, "end when the standard input does")
-	if err := flags.Parse(args[2:]); err != nil {
-		return err
-	}
-	text, err := os.ReadFile(args[1])
-	if err != nil {
-		return err
-	}
-	var brokers []string
-	if err := json.Unmarshal(text, &brokers); err != nil {
-		return fmt.Errorf("%s: %w", args[1], err)
-	}
-	topo, err := operators.Topology()
-	if err != nil {
-		return err
-	}
-	app, err := processor.New(topo, processor.WithBrokers(brokers...), processor.WithStateDir(*dir), processor.WithInstanceID(*instance),
-		processor.WithLogger(slog.New(slog.NewJSONHandler(os.Stderr, nil))))
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	go func() { // it must not outlive the test
-		_, _ = io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
-	return app.Run(ctx)
 }

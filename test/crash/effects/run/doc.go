@@ -1,0 +1,2 @@
+// Command run is the application of package effects as a process, with the arguments of streamd run.
+package main
