@@ -323,6 +323,9 @@ func (m *membership) onAssignment(topics map[string][]int32, generation int32, h
 	}
 }
 
+// revokePatience is how long a member may take to let partitions go, with its last commit, before those that own something take it for dead.
+const revokePatience = 15 * time.Second
+
 // errHalfway: partitions are nobody's, and nobody does anything about it.
 var errHalfway = errors.New("kafka: the second round of a rebalance did not come")
 
@@ -343,13 +346,14 @@ func (m *membership) watchRounds(ctx context.Context, end context.CancelCauseFun
 }
 
 // stuckHalfway says whether the second round is overdue: other members hear of one with their heartbeat. Whoever owns nothing acts
-// first, since it has nothing to lose by it; the others give those that let go all the time that they have.
+// first, since it has nothing to lose by it; the others give those that let go the time that a commit takes, and not all that the group
+// would give: so long the partitions are nobody's.
 func (m *membership) stuckHalfway(now time.Time) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	patience := 2 * m.g.HeartbeatInterval
 	if len(m.owned) > 0 {
-		patience = max(2*patience, m.g.RebalanceTimeout)
+		patience = min(max(2*patience, revokePatience), m.g.RebalanceTimeout)
 	}
 	return !m.halfway.IsZero() && m.revoking == nil && now.Sub(m.halfway) > patience
 }
