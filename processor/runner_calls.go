@@ -150,8 +150,14 @@ func (e *engine) makeCall(ctx context.Context, c topology.EffectCall, done func(
 	}()
 	for n := 1; !ended; n++ {
 		v = &verdict{} // an earlier one may still be given up late
-		ended = e.attempt(ctx, c, n, v, say) || e.sleep(ctx, min(longestBackoff, c.Backoff<<min(n-1, 30))) != nil
+		ended = e.attempt(ctx, c, n, v, say) || e.sleep(ctx, callBackoff(c.Backoff, n)) != nil
 	}
+}
+
+// callBackoff is the wait behind attempt n: it doubles, up to the longest.
+func callBackoff(first time.Duration, n int) time.Duration {
+	// What is shifted is bounded first: a wait of many seconds would overflow, and then there was none.
+	return min(longestBackoff, min(longestBackoff, first)<<min(n-1, 25))
 }
 
 // attempt makes one attempt. ended: it was the last one, and its outcome was said.

@@ -155,3 +155,20 @@ func TestCallersAreLeftBehind(t *testing.T) {
 		}
 	})
 }
+
+// TestCallBackoff: the wait grows to its bound and stays there, whatever it began with.
+func TestCallBackoff(t *testing.T) {
+	for _, first := range []time.Duration{time.Microsecond, 100 * time.Millisecond, 10 * time.Second, time.Hour} {
+		before := time.Duration(0)
+		for n := 1; n < 100; n++ {
+			d := callBackoff(first, n)
+			if d < before || d > longestBackoff || d < min(first, longestBackoff) {
+				t.Fatalf("%v, attempt %d: %v after %v", first, n, d, before)
+			}
+			before = d
+		}
+		if before != longestBackoff {
+			t.Errorf("%v: the longest wait is %v", first, before)
+		}
+	}
+}
