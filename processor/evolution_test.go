@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/topology"
@@ -169,6 +170,45 @@ func TestChangesOfTheTopology(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestFirstStateOfAPart: a part that had no state has committed offsets and no log, which looks like a log that was lost. The refusal says
+// so, and both ways on hold.
+func TestFirstStateOfAPart(t *testing.T) {
+	without, with := names{source: "in"}, names{source: "in", unique: "unique", retention: time.Hour}
+	w := newWorld(t, without.build(t))
+	s := w.live()
+	w.send(0, "a", "1", 1)
+	w.settle(s)
+	_, err := w.start(with.build(t), false)
+	wantError(t, err, ErrDataLost, `If "in" had no dedup operator and no state so far, nothing was lost`, "kafka-consumer-groups.sh", "--drop-state in")
+
+	_, err = w.start(without.build(t), false)
+	wantError(t, err, ErrOrphaned, "app-in-ids-changelog", "--drop-state in")
+	if s, err = w.start(without.build(t), false, WithDroppedState("in")); err != nil {
+		t.Fatal(err)
+	}
+	w.send(0, "a", "2", 1)
+	w.settle(s)
+
+	in := record.TopicPartition{Topic: "in"}
+	at, err := w.b.Client("setup").CommittedOffsets(t.Context(), "app", []record.TopicPartition{in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.b.Group("app").SetOffsets(broker.OffsetCommit{TopicPartition: in, Next: at[in].Next}) // as the tool does: without metadata
+	if s, err = w.start(with.build(t), false); err != nil {
+		t.Fatal(err)
+	}
+	w.send(0, "a", "2", 1) // it begins empty: not known
+	w.send(0, "a", "2", 1)
+	w.settle(s)
+	if _, err = w.start(with.build(t), true); err != nil {
+		t.Error(err)
+	}
+	if got := w.read("echo"); len(got) != 3 {
+		t.Errorf("outputs %q, want one of 1, one of 2 from before and one of 2 since", got)
 	}
 }
 

@@ -471,7 +471,8 @@ func (w *worker) decide(r *taskRun) (point record.CommitPoint, fresh bool, err e
 	switch d.Verdict {
 	case changelog.DataLost:
 		if rs.logs[0].End == 0 { // it was made just now
-			d.Remedy += ". If the source was renamed, name it back: its ID log is called after it"
+			d.Remedy += fmt.Sprintf(". If the source was renamed, name it back: its ID log is called after it. If %q had no dedup operator and no state so far, nothing was lost: "+
+				"set the group's offsets to where they are with kafka-consumer-groups.sh, and it begins empty there; or go back with --drop-state %s", r.plan.sub.Name, r.plan.sub.Name)
 		}
 		return point, false, fmt.Errorf("processor: task %s: %w: %s. Remedy: %s", r.name, ErrDataLost, d.Reason, d.Remedy)
 	case changelog.Fresh:
