@@ -314,7 +314,7 @@ func (x *Files) take(f *file, buf []byte, b *batch, now time.Time, end bool) (pl
 func (x *Files) add(f *file, b *batch, offset int64, text []byte, now time.Time) {
 	r := Record{
 		ID: record.ID(fmt.Sprintf("%s/%d", f.ID, offset)), Value: text, Timestamp: now, Together: f.ID,
-		Headers: record.Headers{{Key: FileHeader, Value: []byte(strings.ToValidUTF8(f.Path, "�"))}},
+		Headers: record.Headers{{Key: FileHeader, Value: []byte(f.Path)}},
 	}
 	b.bytes += r.size()
 	b.outs = append(b.outs, x.log.output(&r))

@@ -15,7 +15,7 @@ import (
 type place struct {
 	// ID names the file as long as it only grows. Random: another file never gets the IDs of its lines.
 	ID     string `json:"id"`
-	Path   string `json:"path"` // where it was seen last
+	Path   string `json:"path"` // where it was seen last, by placeName
 	Dev    uint64 `json:"dev,omitempty"`
 	Inode  uint64 `json:"inode,omitempty"`
 	Offset int64  `json:"offset"` // of the next byte
@@ -25,6 +25,10 @@ type place struct {
 	// Skipping says that Offset lies in a line that is too long and is passed over.
 	Skipping bool `json:"skipping,omitempty"`
 }
+
+// placeName is a path as a place keeps it. JSON holds text only: a path of other bytes would come back as another one, and the place of a
+// committed transaction would not be known again.
+func placeName(path string) string { return strings.ToValidUTF8(path, "\uFFFD") }
 
 // positions is the topic that holds the places of all owners, one partition, compacted.
 type positions struct {

@@ -100,10 +100,11 @@ func (x *Files) find(path string, inodes bool, now time.Time) (*file, error) {
 	if !info.Mode().IsRegular() {
 		return nil, nil
 	}
+	name := placeName(path)
 	dev, ino, _, known := inode(info)
 	for _, f := range x.files {
-		if known && f.Dev == dev && f.Inode == ino || !known && f.Path == path {
-			f.Path = path
+		if known && f.Dev == dev && f.Inode == ino || !known && f.Path == name {
+			f.Path = name
 			return f, nil
 		}
 	}
@@ -120,7 +121,7 @@ func (x *Files) find(path string, inodes bool, now time.Time) (*file, error) {
 	dev, ino, _, _ = inode(info)
 	var f *file
 	if inodes {
-		f, err = x.returned(h, path, info, now)
+		f, err = x.returned(h, name, info, now)
 	} else {
 		f, err = x.newcomer(h, path, info, now)
 	}
@@ -128,18 +129,18 @@ func (x *Files) find(path string, inodes bool, now time.Time) (*file, error) {
 		_ = h.Close() // it was only read
 		return nil, err
 	}
-	f.f, f.Path, f.Dev, f.Inode = h, path, dev, ino
+	f.f, f.Path, f.Dev, f.Inode = h, name, dev, ino
 	x.files = append(x.files, f)
 	delete(x.waiting, path)
 	return f, nil
 }
 
 // returned is a file that was read before: the inode says that it may be the one; what stands in it, that it is.
-func (x *Files) returned(h *os.File, path string, info os.FileInfo, now time.Time) (*file, error) {
+func (x *Files) returned(h *os.File, name string, info os.FileInfo, now time.Time) (*file, error) {
 	dev, ino, _, known := inode(info)
 	return x.adopt(h, info, now, func(u *unseen) bool {
 		// Numbers of devices change when a machine starts again: then the name has to agree.
-		return known && u.Inode == ino && (u.Dev == dev || u.Path == path) || !known && u.Path == path
+		return known && u.Inode == ino && (u.Dev == dev || u.Path == name) || !known && u.Path == name
 	})
 }
 
