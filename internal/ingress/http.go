@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"time"
 
@@ -150,8 +151,17 @@ func (h *HTTP) accept(w http.ResponseWriter, r *http.Request) (int, *refusal) {
 		room.Release()
 		return 0, no
 	}
-	room.Shrink(int64(len(body)))
-	recs, err := h.records(body, f, key)
+	values, err := split(body, f, h.cfg.Values, h.cfg.MaxRecords)
+	if err != nil {
+		room.Release()
+		return bad(http.StatusBadRequest, err)
+	}
+	// Before they are made: each gets an ID of its own, twice, and what a record takes besides.
+	if err := room.Resize(int64(len(body)) + int64(len(values))*int64(recordCost+2*len(key))); err != nil {
+		room.Release()
+		return 0, refusalOf(err)
+	}
+	recs, err := h.records(values, key)
 	if err != nil {
 		room.Release()
 		return bad(http.StatusBadRequest, err)
@@ -195,18 +205,16 @@ func (h *HTTP) read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal) {
 	switch {
 	case errors.As(err, &large):
 		return nil, h.tooLong()
+	case errors.Is(err, os.ErrDeadlineExceeded): // not the request's fault: it may come in time the next time
+		return nil, &refusal{http.StatusRequestTimeout, metric.RefusedRequest, errors.New("the body did not come in time; nothing was written"), 1, true}
 	case err != nil:
 		return nil, &refusal{http.StatusBadRequest, metric.RefusedRequest, fmt.Errorf("the body did not come as a whole: %w", err), 0, true}
 	}
 	return body, nil
 }
 
-// records makes the records of a body. The first one that is wrong refuses all: then none was written, and the client can mend it.
-func (h *HTTP) records(body []byte, f framing, key string) ([]Record, error) {
-	values, err := split(body, f, h.cfg.Values, h.cfg.MaxRecords)
-	if err != nil {
-		return nil, err
-	}
+// records makes the records of a request. The first one that is wrong refuses all: then none was written, and the client can mend it.
+func (h *HTTP) records(values [][]byte, key string) ([]Record, error) {
 	now := h.now()
 	recs := make([]Record, len(values))
 	find := fields{h.cfg.IDField, h.cfg.KeyField}

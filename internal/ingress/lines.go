@@ -232,7 +232,7 @@ func (s *Lines) record(line []byte) (Record, error) {
 func (s *Lines) append(ctx context.Context, recs []Record) error {
 	n := int64(0)
 	for i := range recs {
-		n += int64(recs[i].size())
+		n += int64(recs[i].size() + recordCost)
 	}
 	for {
 		room, err := s.queue.Reserve(n)

@@ -40,6 +40,10 @@ const (
 	maxBatchBytes   = 8 << 20
 )
 
+// recordCost is about what the memory of one record takes besides its bytes. Without it a request of ten thousand small ones would count for
+// a hundredth of what it holds.
+const recordCost = 512
+
 // Queue lets many senders wait together for one transaction. What they send, from the moment on at which it is read, is bounded.
 // Reserve and Append may be called from any goroutine.
 type Queue struct {
@@ -83,30 +87,41 @@ func (q *Queue) Reserve(n int64) (*Reservation, error) {
 	switch {
 	case q.failed != nil, q.stopping:
 		return nil, ErrStopping
-	case q.used > 0 && q.used+n > q.limit: // one that is larger than all there is comes alone
-		if failing != "" {
-			return nil, ErrUnavailable
-		}
-		return nil, ErrBusy
+	case !q.fits(q.used, n):
+		return nil, full(failing)
 	}
 	q.used += n
 	q.log.cfg.Metrics.Queued(q.log.cfg.Source, q.used)
 	return &Reservation{q, n}, nil
 }
 
-// Shrink gives back what is not needed: n bytes are kept.
-func (r *Reservation) Shrink(n int64) {
+// fits says whether n bytes go in beside others. One that is larger than all there is comes alone.
+func (q *Queue) fits(others, n int64) bool { return others == 0 || others+n <= q.limit }
+
+// full is why there is no room.
+func full(failing string) error {
+	if failing != "" {
+		return ErrUnavailable
+	}
+	return ErrBusy
+}
+
+// Resize changes what is reserved to n bytes, when more is known of what they are for. Errors: ErrBusy, ErrUnavailable; then it is as it was.
+func (r *Reservation) Resize(n int64) error {
+	failing := r.q.log.Failing()
 	r.q.mu.Lock()
 	defer r.q.mu.Unlock()
-	if n < r.bytes {
-		r.q.used -= r.bytes - n
-		r.bytes = n
-		r.q.log.cfg.Metrics.Queued(r.q.log.cfg.Source, r.q.used)
+	if n > r.bytes && !r.q.fits(r.q.used-r.bytes, n) {
+		return full(failing)
 	}
+	r.q.used += n - r.bytes
+	r.bytes = n
+	r.q.log.cfg.Metrics.Queued(r.q.log.cfg.Source, r.q.used)
+	return nil
 }
 
 // Release gives all of it back.
-func (r *Reservation) Release() { r.Shrink(0) }
+func (r *Reservation) Release() { _ = r.Resize(0) } // less is always granted
 
 // Append hands records over and waits until Kafka has all of them, in one transaction. It takes over the reservation.
 // Errors: *TooLargeError, ErrUnavailable, ErrStopping (nothing was written), ErrDoubt.
