@@ -1,8 +1,10 @@
 package ingress
 
 import (
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +13,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"time"
+
+	"github.com/streamd/streamd/internal/simbroker"
 )
 
 // The bound is of what a request holds in memory, not of the bytes of its body: small records, each with a long ID, take the most.
@@ -58,4 +62,101 @@ func TestSlowBody(t *testing.T) {
 	if w.Code != http.StatusRequestTimeout || w.Header().Get("Retry-After") == "" || w.Header().Get("Connection") != "close" || h.queue.used != 0 {
 		t.Errorf("%d %v %s, %d bytes reserved", w.Code, w.Header(), text(w), h.queue.used)
 	}
+}
+
+// A sender that does not read its acknowledgements holds up the end no longer than anything else may.
+func TestLinesEndWithASenderThatReadsNothing(t *testing.T) {
+	r := newRig(t)
+	client, server := net.Pipe() // whose writes wait for a reader
+	defer func() { _ = client.Close() }()
+	l := &onePipe{conns: make(chan net.Conn, 1)}
+	l.conns <- server
+	const drain = 100 * time.Millisecond
+	s := NewLines(LinesConfig{Acknowledge: true}, NewQueue(r.log(), 1<<20, drain), l, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	if _, err := client.Write([]byte("1\n")); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); len(r.lines()) == 0; time.Sleep(time.Millisecond) {
+		if time.Since(began) > patience {
+			t.Fatal("the line is not written")
+		}
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(writeTimeout / 2):
+		t.Errorf("half of %v after it was told to end, with %v for that, it still waits for the sender", writeTimeout, drain)
+	}
+}
+
+// onePipe is a listener of connections that are there.
+type onePipe struct{ conns chan net.Conn }
+
+func (l *onePipe) Accept() (net.Conn, error) {
+	c, ok := <-l.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+
+func (l *onePipe) Close() error   { close(l.conns); return nil }
+func (l *onePipe) Addr() net.Addr { return &net.TCPAddr{} }
+
+// The time for the end is one time, for what is waited for and for Kafka together: a process that is given longer than its
+// supervisor waits is killed.
+func TestTheEndTakesItsTimeOnce(t *testing.T) {
+	const drain = 2 * time.Second
+	for name, run := range map[string]func(*rig, *Queue, net.Listener) (serve func(context.Context) error, request string){
+		"http": func(_ *rig, q *Queue, l net.Listener) (func(context.Context) error, string) {
+			s := &Server{Listener: l, Handler: NewHTTP(HTTPConfig{Timeout: patience}, q), Queue: q, Timeout: patience, Drain: drain, Logger: slog.New(slog.DiscardHandler)}
+			return s.Run, "POST / HTTP/1.1\r\nHost: x\r\nIdempotency-Key: k\r\nContent-Length: 1\r\n\r\n1"
+		},
+		"lines": func(_ *rig, q *Queue, l net.Listener) (func(context.Context) error, string) {
+			return NewLines(LinesConfig{Acknowledge: true}, q, l, slog.New(slog.DiscardHandler)).Run, "1\n"
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.b.SetFault(func(simbroker.Call) simbroker.Action { return simbroker.Action{Verdict: simbroker.LoseRequest} })
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			q := NewQueue(r.log(), 1<<20, drain)
+			serve, request := run(r, q, l)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			ended := make(chan error, 1)
+			go func() { ended <- serve(ctx) }()
+			c := dial(t, l.Addr().String())
+			c.send(request)
+			for q.begun() == 0 && len(ended) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+			began := time.Now()
+			<-ended
+			if took := time.Since(began); took > drain*3/2 {
+				t.Errorf("the end took %v, it has %v", took, drain)
+			}
+		})
+	}
+}
+
+// begun is how many bytes are being written.
+func (q *Queue) begun() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) > 0 {
+		return 0
+	}
+	return q.used
 }

@@ -83,10 +83,14 @@ func (s *Lines) Run(ctx context.Context) error {
 	case <-ctx.Done():
 	case <-work.Done():
 	}
+	s.queue.ending()
 	_ = s.listen.Close() // which ends the accepting
 	accepting.Wait()
 	s.end()
-	late := time.AfterFunc(s.queue.drain, stopWork)
+	late := time.AfterFunc(s.queue.drain, func() {
+		stopWork()
+		s.cut()
+	})
 	open.Wait()
 	late.Stop()
 	stopQueue()
@@ -140,6 +144,15 @@ func (s *Lines) end() {
 	s.ended = true
 	for c := range s.conns {
 		_ = c.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// cut closes what is still open, for the one that does not read what it is told.
+func (s *Lines) cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		_ = c.Close() // who did not read sends again
 	}
 }
 

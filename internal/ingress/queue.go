@@ -56,7 +56,8 @@ type Queue struct {
 	used     int64      // bytes reserved
 	waiting  []*entry
 	stopping bool
-	failed   error // why nothing is taken any more
+	failed   error     // why nothing is taken any more
+	until    time.Time // when the end must be over, whatever drain is; zero: drain says it
 }
 
 // NewQueue makes a queue that holds at most limit bytes. drain is how long the end may take.
@@ -196,9 +197,13 @@ func (q *Queue) Run(ctx context.Context) error {
 	stop := context.AfterFunc(ctx, func() {
 		q.mu.Lock()
 		q.stopping = true
+		patience := q.drain
+		if !q.until.IsZero() {
+			patience = min(patience, time.Until(q.until))
+		}
 		q.mu.Unlock()
 		q.signal()
-		time.AfterFunc(q.drain, cancel)
+		time.AfterFunc(patience, cancel)
 	})
 	defer stop()
 	for {
@@ -219,6 +224,14 @@ func (q *Queue) Run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// ending says that the end has begun, though the queue still takes what was accepted: drain counts from now on, and not from when the last sender
+// was waited for.
+func (q *Queue) ending() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.until = time.Now().Add(q.drain)
 }
 
 // take takes what fits into one transaction. done: nothing is left, and nothing will come.

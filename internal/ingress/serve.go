@@ -54,6 +54,7 @@ func (s *Server) Run(ctx context.Context) error {
 	case err = <-written:
 		written <- nil
 	}
+	s.Queue.ending()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.Drain)
 	defer cancel()
 	if serr := srv.Shutdown(stop); serr != nil {
