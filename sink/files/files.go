@@ -31,8 +31,9 @@ const (
 const (
 	// hidden is the target's own folder in the directory.
 	hidden = ".streamd"
-	// probePrefix and shownPrefix begin the names of what a check makes, there and in the directory.
-	probePrefix = "probe-"
+	// probePrefix and shownPrefix begin the names of what a check makes, there and in the directory. No folder of a sink begins so: a semicolon
+	// is escaped in it.
+	probePrefix = "probe;"
 	shownPrefix = hidden + "-" + probePrefix
 )
 
