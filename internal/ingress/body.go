@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
 )
 
 // badRecord is what is wrong with one record of a request.
@@ -214,9 +215,10 @@ func fieldText(name string, v []byte) ([]byte, error) {
 	case string(v) == "null":
 		return nil, nil
 	case c == '"':
-		var s string
-		if err := json.Unmarshal(v, &s); err != nil {
-			return nil, err
+		// Half of a UTF-16 pair is refused: read as U+FFFD, different IDs were one.
+		s, err := serde.JSON[string]().Decode(v)
+		if err != nil {
+			return nil, fmt.Errorf("field %q: %w", name, err)
 		}
 		if s == "" {
 			return nil, fmt.Errorf("field %q is empty", name)

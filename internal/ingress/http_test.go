@@ -35,6 +35,7 @@ func TestBodies(t *testing.T) {
 		{"no field", `[{"id":"b1"},{"x":1}]`, "", "k", HTTPConfig{IDField: "id"}, 400, `record 1: field \"id\" is missing`, 1},
 		{"a null field", `[{"id":null}]`, "", "", HTTPConfig{IDField: "id"}, 400, `is missing`, 0},
 		{"an empty field", `[{"id":""}]`, "", "", HTTPConfig{IDField: "id"}, 400, `is empty`, 0},
+		{"half of a pair", `[{"id":"\ud800"}]`, "", "", HTTPConfig{IDField: "id"}, 400, `not Unicode`, 0},
 		{"a fraction", `[{"id":1.0}]`, "", "", HTTPConfig{IDField: "id"}, 400, `a text or a whole number`, 0},
 		{"no object", `[1]`, "", "", HTTPConfig{IDField: "id"}, 400, `no JSON object`, 0},
 		{"no key", `[{"id":1}]`, "", "", HTTPConfig{IDField: "id", KeyField: "k"}, 400, `it is the record's key`, 0},
