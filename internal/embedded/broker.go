@@ -64,6 +64,7 @@ type Config struct {
 // Broker is a running broker.
 type Broker struct {
 	cluster *kfake.Cluster
+	unwait  func()
 	address string
 	close   sync.Once
 }
@@ -94,7 +95,12 @@ func Start(c Config) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("embedded: starting on port %d: %w", c.Port, err)
 	}
-	return &Broker{cluster: cluster, address: cluster.ListenAddrs()[0]}, nil
+	unwait, err := KeepWaiting(cluster, nil)
+	if err != nil {
+		cluster.Close()
+		return nil, fmt.Errorf("embedded: %w", err)
+	}
+	return &Broker{cluster: cluster, unwait: unwait, address: cluster.ListenAddrs()[0]}, nil
 }
 
 // clusterID differs at each start: a local state that was made against a broker whose data is gone must
@@ -114,4 +120,9 @@ func listenLoopback(network, address string) (net.Listener, error) {
 func (b *Broker) Address() string { return b.address }
 
 // Close ends the broker and forgets its data. It is idempotent.
-func (b *Broker) Close() { b.close.Do(b.cluster.Close) }
+func (b *Broker) Close() {
+	b.close.Do(func() {
+		b.unwait()
+		b.cluster.Close()
+	})
+}

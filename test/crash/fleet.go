@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/streamd/streamd/internal/embedded"
 	"github.com/streamd/streamd/internal/fault"
 )
 
@@ -56,6 +57,7 @@ type Fleet struct {
 	file    string
 	brokers []string
 	cluster *kfake.Cluster
+	unwait  func()
 
 	mu    sync.Mutex // guards armed
 	armed map[string]*ending
@@ -77,7 +79,12 @@ func NewFleet(ctx context.Context, c FleetConfig) (*Fleet, error) {
 	if err != nil {
 		return nil, fmt.Errorf("crash: %w", err)
 	}
-	f := &Fleet{App: c.App, config: c, file: filepath.Join(c.Dir, "pipeline.yaml"), brokers: cluster.ListenAddrs(), cluster: cluster, armed: map[string]*ending{}}
+	unwait, err := embedded.KeepWaiting(cluster, nil)
+	if err != nil {
+		cluster.Close()
+		return nil, fmt.Errorf("crash: %w", err)
+	}
+	f := &Fleet{App: c.App, config: c, file: filepath.Join(c.Dir, "pipeline.yaml"), brokers: cluster.ListenAddrs(), cluster: cluster, unwait: unwait, armed: map[string]*ending{}}
 	cluster.ControlKey(int16(kmsg.EndTxn), f.endTxn)
 	cluster.ControlKey(int16(kmsg.Produce), f.produce)
 	text := strings.ReplaceAll(c.Pipeline, "BROKERS", strings.Join(f.brokers, `","`))
@@ -140,6 +147,7 @@ func (f *Fleet) Close() {
 		h.Kill()
 		_ = h.Table.Close()
 	}
+	f.unwait()
 	f.cluster.Close()
 }
 

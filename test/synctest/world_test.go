@@ -24,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/embedded"
 	"github.com/streamd/streamd/internal/kafka/faultnet"
 	"github.com/streamd/streamd/processor"
 )
@@ -83,6 +84,7 @@ type world struct {
 	load    *loader
 	watch   *watcher
 	dir     string
+	unwait  func()
 
 	mu     sync.Mutex // guards the rest
 	errs   []string
@@ -177,6 +179,9 @@ func (w *world) open() {
 	if err != nil {
 		panic(err)
 	}
+	if w.unwait, err = embedded.KeepWaiting(w.k, w.net.DialContext); err != nil {
+		panic(err)
+	}
 	w.watch = newWatcher(w)
 	w.load = &loader{
 		w: w, rng: rand.New(rand.NewPCG(w.conf.seed, 2)), accounts: w.conf.accounts, left: w.conf.bills,
@@ -191,6 +196,7 @@ func (w *world) close() {
 	w.watch.close()
 	w.load.plain.Close()
 	w.load.aborter.Close()
+	w.unwait()
 	w.k.Close()
 	time.Sleep(30 * time.Second) // what waits for a timeout of its own ends
 }
