@@ -40,10 +40,10 @@ type Follower struct {
 	logs []followed
 	id   int // which of them is the ID log
 
-	point     record.CommitPoint // of the last commit record
-	known     bool               // there is a point
-	tail      bool               // it began as the local store's
-	appliedAt time.Time
+	point record.CommitPoint // of the last commit record
+	known bool               // there is a point
+	tail  bool               // it began as the local store's
+	begun time.Time          // AppliedAt of what it began with
 
 	open      []record.OperatorBlock // blocks before their commit record
 	openBytes int
@@ -67,10 +67,11 @@ type followed struct {
 }
 
 // NewFollower follows on from a local store's position. The zero position follows from the start of
-// each log. Exactly one log is the ID log. A position that names other partitions than logs is an error: see
+// each log. AppliedAt stays that of the position: a state topic may be read behind commit records that are newer, so that none of
+// them says when what was read of it was whole. Exactly one log is the ID log. A position that names other partitions than logs is an error: see
 // KeepLocal for what fits.
 func NewFollower(logs []Log, from record.LocalPosition) (*Follower, error) {
-	f := &Follower{id: -1, point: from.CommitPoint, known: from.Sequence > 0, tail: from.Sequence > 0, appliedAt: from.AppliedAt}
+	f := &Follower{id: -1, point: from.CommitPoint, known: from.Sequence > 0, tail: from.Sequence > 0, begun: from.AppliedAt}
 	for i, l := range logs {
 		next := l.Start
 		if len(from.Changelogs) > 0 {
@@ -179,9 +180,6 @@ func (f *Follower) addID(l *followed, r *broker.Record) error {
 		return err
 	}
 	l.applied = r.Offset + 1
-	if r.Timestamp.After(f.appliedAt) {
-		f.appliedAt = r.Timestamp
-	}
 	return nil
 }
 
@@ -232,7 +230,7 @@ func (f *Follower) cut() {
 	if !f.changed {
 		return
 	}
-	f.step.Position = record.LocalPosition{CommitPoint: f.point, Complete: f.Done(), AppliedAt: f.appliedAt}
+	f.step.Position = record.LocalPosition{CommitPoint: f.point, Complete: f.Done(), AppliedAt: f.begun}
 	for _, l := range f.logs {
 		f.step.Position.Changelogs = append(f.step.Position.Changelogs,
 			record.ChangelogPosition{TopicPartition: l.TopicPartition, TopicID: l.TopicID, Next: l.applied})

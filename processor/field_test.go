@@ -355,6 +355,39 @@ func TestStopDuringARestore(t *testing.T) {
 	w.dense(want)
 }
 
+// A crash in the middle of a restore keeps how far it had come, wherever it strikes and however old the records are: what counts
+// for compacted tombstones is when the reading began.
+func TestCrashDuringARestore(t *testing.T) {
+	for cut := range 6 {
+		w := newWorld(t, counting(t, func(counted) {}))
+		s := w.live()
+		for i := range 30 {
+			w.send(0, fmt.Sprint("k", i%9), fmt.Sprint(i), 1)
+			w.settle(s)
+		}
+		w.b.Advance(9 * 24 * time.Hour)
+		disk := newMemoryLog()
+		s = w.member("a", disk, 1)
+		seen, last := 0, record.LocalPosition{}
+		w.until("part of the restore", func() bool {
+			if task := disk.tasks["in/0"]; task != nil && task.found && len(task.position.Changelogs) > 0 && !slices.Equal(task.position.Changelogs, last.Changelogs) {
+				last, seen = task.position.Clone(), seen+1
+			}
+			return seen > cut
+		}, s)
+		if last.Complete {
+			t.Fatalf("after %d parts: the restore is complete", cut)
+		}
+		s = w.member("a", disk, 1)
+		w.until("the second start", w.quiet(2, s), s)
+		for _, task := range s.Status().Tasks {
+			if task.Name == "in/0" && task.RestoreMode != modeTail {
+				t.Errorf("after %d parts, commit %d: the restore went on by mode %s", cut, last.Sequence, task.RestoreMode)
+			}
+		}
+	}
+}
+
 // FIELD B4, M4: a clean stop leaves nothing to do for the next start: no record of the changelog is
 // applied again and no user code runs, with state and without.
 func TestRestartsWithoutInput(t *testing.T) {

@@ -254,7 +254,8 @@ func (w *worker) readFrom(r *taskRun, tail bool) error {
 	rs := r.restore
 	local := rs.found
 	if !tail {
-		local = record.LocalPosition{}
+		// Compacted tombstones are there for delete.retention.ms from when a reading began, however old the records are.
+		local = record.LocalPosition{AppliedAt: rs.askedAt}
 		r.seals.Wait() // a seal under way would write what it knows into the new content
 		if err := r.local.Reset(); err != nil {
 			return fmt.Errorf("processor: task %s: reset the local store: %w", r.name, err)

@@ -109,7 +109,8 @@ type LocalPosition struct {
 	Complete bool
 	// Changelogs are the task's changelog partitions: the ID log first, then the stores by name.
 	Changelogs []ChangelogPosition
-	// AppliedAt is the broker's time of the last applied record.
+	// AppliedAt is the broker's time of the commit that was applied. Of what was read from changelogs, it is the time at which all that there
+	// was then had been read; and until then, that at which the reading began: compacted tombstones that were removed before are no loss.
 	AppliedAt time.Time
 }
 
