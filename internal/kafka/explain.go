@@ -17,19 +17,20 @@ import (
 const explainAfter = 4 * time.Second
 
 // explainWait looks for a reason why a coordinator stays unavailable that no waiting heals: a small
-// cluster whose internal topic wants more replicas than there are brokers. Kafka itself answers
-// COORDINATOR_NOT_AVAILABLE for ever. Nil: go on waiting.
+// cluster whose internal topic wants more replicas than there are brokers, so that it is never made. Kafka itself answers
+// COORDINATOR_NOT_AVAILABLE for ever. Nil: go on waiting, as for brokers of a cluster that has the topic and comes back.
 func (c *Cluster) explainWait(ctx context.Context, kind sarama.CoordinatorType, err error, since time.Duration) error {
 	var e *broker.Error
 	if since < explainAfter || !errors.As(err, &e) || sarama.KError(e.Code) != sarama.ErrConsumerCoordinatorNotAvailable {
 		return nil
 	}
-	if _, _, derr := c.describe(ctx, probeTopic); derr != nil {
-		return nil
-	}
-	setting, also := "transaction.state.log.replication.factor", "transaction.state.log.min.isr to 1"
+	topic, setting, also := "__transaction_state", "transaction.state.log.replication.factor", "transaction.state.log.min.isr to 1"
 	if kind == sarama.CoordinatorGroup {
-		setting, also = "offsets.topic.replication.factor", "transaction.state.log.replication.factor to the same"
+		topic, setting, also = "__consumer_offsets", "offsets.topic.replication.factor", "transaction.state.log.replication.factor to the same"
+	}
+	resp, _, derr := c.describe(ctx, topic)
+	if derr != nil || len(resp.Topics) != 1 || resp.Topics[0].Err != sarama.ErrUnknownTopicOrPartition {
+		return nil
 	}
 	value, cerr := c.brokerConfig(ctx, setting)
 	have := len(c.addresses())

@@ -48,3 +48,33 @@ func TestSmallClusterSaysWhy(t *testing.T) {
 		t.Errorf("took %v", d)
 	}
 }
+
+// TestCoordinatorOfALargeClusterIsWaitedFor: two of three brokers are down. The topics of the coordinators are there, and so there will be
+// coordinators again: no configuration is to blame, and nothing may end for good.
+func TestCoordinatorOfALargeClusterIsWaitedFor(t *testing.T) {
+	f := newFake(t, 1, kfake.BrokerConfigs(map[string]string{
+		"transaction.state.log.replication.factor": "3", "offsets.topic.replication.factor": "3",
+	}), kfake.SeedTopics(1, "__consumer_offsets", "__transaction_state"))
+	topic := makeTopic(t, f.c, 1)
+	find := faultnet.KeyOf("FindCoordinator")
+	f.net.Refuse(find, int16(sarama.ErrConsumerCoordinatorNotAvailable), 100_000)
+	results := make(chan error)
+	for _, ask := range []func() error{
+		func() error { return f.c.NewProducer(broker.ProducerConfig{TransactionalID: "x"}).Init(testContext(t)) },
+		func() error {
+			_, err := f.c.CommittedOffsets(testContext(t), "g", []record.TopicPartition{tpOf(topic, 0)})
+			if errors.Is(err, broker.ErrConfig) {
+				return err
+			}
+			return nil // it does not wait, its caller asks again
+		},
+	} {
+		go func() { results <- ask() }()
+	}
+	time.AfterFunc(explainAfter+3*time.Second, f.net.Clear)
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+}
