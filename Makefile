@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 GO ?= go
 # The build tags of tests that need more than Go (a real Kafka, the model checker) or much time.
-TAGS := kafka,kills,models,page,planted,prometheus,sinks
+TAGS := kafka,kills,models,page,planted,prometheus,sinks,systemd
 ALL := ./...
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/streamd
@@ -117,6 +117,10 @@ sinks-test: ## the sinks on real databases, which are killed
 .PHONY: page-test
 page-test: ## the page in a real Chromium: axe-core, keyboard, no JavaScript, narrow, dark
 	$(GO) test -tags page -timeout 6m -count=1 ./test/page
+
+.PHONY: systemd-test
+systemd-test: tools kafka ## the unit of deploy/systemd under a systemd in namespaces of its own: as root, no part of `make test`
+	$(GO) test -tags systemd -timeout 10m -count=1 ./test/systemd
 
 .PHONY: soak
 soak: tools kafka ## every layer with its nightly counts, into docs/evidence.md (an hour); LAYERS=L1,L3: some
