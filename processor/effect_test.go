@@ -432,6 +432,43 @@ func TestEffectZombie(t *testing.T) {
 	}
 }
 
+// TestEffectMadeAnew: a task is made anew in the process that has its calls under way, since a commit whose answer was lost has gone through. Calls have the
+// same numbers again: the outcome of an old one is not that of the new one, which still is under way.
+func TestEffectMadeAnew(t *testing.T) {
+	w, c := newCharging(t)
+	c.hold()
+	s := w.live()
+	w.send(0, "ann", "x", 1)
+	w.settle(s)
+	old := s.workers[0].runs[0].task
+	lost := false
+	w.b.SetFault(func(x simbroker.Call) simbroker.Action {
+		if x.API != simbroker.EndTxn || lost {
+			return simbroker.Action{}
+		}
+		lost = true
+		return simbroker.Action{Verdict: simbroker.LoseAnswer}
+	})
+	w.send(0, "ann", "y", 2)
+	w.settle(s)
+	if s.workers[0].runs[0].task == old || len(c.waiting) != 2 {
+		t.Fatalf("made anew: %v; %d calls under way, want one of each", s.workers[0].runs[0].task != old, len(c.waiting))
+	}
+	c.waiting[0]()
+	c.waiting = c.waiting[1:]
+	w.settle(s)
+	if got := w.read("out"); len(got) != 0 || len(c.waiting) != 1 {
+		t.Fatalf("out %v, %d calls under way: the outcome of the old task's call was taken", got, len(c.waiting))
+	}
+	for range 2 {
+		c.letGo()
+		w.settle(s)
+	}
+	if p := c.problems(2); p != nil {
+		t.Errorf("%v; calls %v", p, c.calls)
+	}
+}
+
 // TestEffectDrain: a process that ends, or gives its tasks away, lets its calls end first, for a while.
 func TestEffectDrain(t *testing.T) {
 	for _, c := range []struct {
