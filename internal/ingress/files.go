@@ -44,6 +44,8 @@ const (
 	portion = 1 << 20
 	// stepBytes bounds a transaction.
 	stepBytes = 8 << 20
+	// unreadableFor is how long a path may fail before that ends the source.
+	unreadableFor = time.Minute
 	// keepUnseen is how long a place is kept of a file that is not seen: it may be on a file system that comes back.
 	keepUnseen = 24 * time.Hour
 )
@@ -61,7 +63,10 @@ type Files struct {
 	forgets []string
 	keeps   []place
 	waiting map[string]time.Time // copies, by path, and since when
-	first   int                  // which file is read first: each in its turn, so that none waits for ever
+	// What cannot be read, by path: since when, and whether that was so at the last look.
+	unreadable map[string]time.Time
+	failed     map[string]bool
+	first      int // which file is read first: each in its turn, so that none waits for ever
 }
 
 // file is one that is being read.
@@ -69,6 +74,7 @@ type file struct {
 	place
 	f     *os.File
 	gone  bool      // no path of ours leads to it
+	left  bool      // what it holds could not be verified: nothing of it is read this time
 	size  int64     // as it was seen last
 	grown time.Time // when that changed
 }
@@ -93,7 +99,7 @@ func NewFiles(cfg FilesConfig, log *Log) *Files {
 		cfg.LastLine = 30 * time.Second
 	}
 	return &Files{
-		cfg: cfg, log: log, now: time.Now, waiting: map[string]time.Time{},
+		cfg: cfg, log: log, now: time.Now, waiting: map[string]time.Time{}, unreadable: map[string]time.Time{}, failed: map[string]bool{},
 		pos: &positions{cluster: log.cfg.Cluster, topic: cfg.Positions, owner: cfg.Owner},
 	}
 }
@@ -164,7 +170,11 @@ func (x *Files) step(ctx context.Context) (more bool, err error) {
 	if x.first++; x.first >= len(x.files) {
 		x.first = 0
 	}
+	all := true
 	for _, f := range slices.Concat(x.files[x.first:], x.files[:x.first]) {
+		if f.left {
+			continue
+		}
 		left, err := x.read(f, b, now)
 		if err != nil {
 			return false, err
@@ -172,9 +182,12 @@ func (x *Files) step(ctx context.Context) (more bool, err error) {
 		lag += left
 		more = more || left > 0
 		if b.bytes >= stepBytes {
-			more = true
+			more, all = true, false
 			break
 		}
+	}
+	if all {
+		x.healed()
 	}
 	x.log.cfg.Metrics.Files(x.log.cfg.Source, len(x.files), lag)
 	if err := x.commit(ctx, b, now); err != nil {
@@ -231,7 +244,7 @@ func (x *Files) commit(ctx context.Context, b *batch, now time.Time) error {
 func (x *Files) read(f *file, b *batch, now time.Time) (left int64, err error) {
 	info, err := f.f.Stat()
 	if err != nil {
-		return 0, fmt.Errorf("ingress: file %q: %w", f.Path, err)
+		return 0, x.endure(f.Path, err, now)
 	}
 	if info.Size() <= f.Offset {
 		return 0, nil // if it is shorter, the next look at it sees that it was cut
@@ -239,9 +252,12 @@ func (x *Files) read(f *file, b *batch, now time.Time) (left int64, err error) {
 	buf := make([]byte, min(portion, info.Size()-f.Offset))
 	n, err := f.f.ReadAt(buf, f.Offset)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("ingress: file %q: %w", f.Path, err)
+		return 0, x.endure(f.Path, err, now)
 	}
-	at, err := x.take(f, buf[:n], b, now, info.Size() == f.Offset+int64(n))
+	records, bytes := len(b.outs), b.bytes
+	// Its last line counts by how long the file has not grown: what came since that was looked at may go on.
+	end := info.Size() == f.Offset+int64(n) && info.Size() == f.size
+	at, err := x.take(f, buf[:n], b, now, end)
 	if err != nil {
 		return 0, err
 	}
@@ -249,7 +265,8 @@ func (x *Files) read(f *file, b *batch, now time.Time) (left int64, err error) {
 		return 0, nil // a part of a line
 	}
 	if at.Head, at.Tail, err = sums(f.f, at.Offset); err != nil {
-		return 0, fmt.Errorf("ingress: file %q: %w", f.Path, err)
+		b.outs, b.bytes = b.outs[:records], bytes // without its place a line would come again
+		return 0, x.endure(f.Path, err, now)
 	}
 	b.after[f] = at
 	return info.Size() - at.Offset, nil

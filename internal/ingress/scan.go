@@ -3,16 +3,23 @@ package ingress
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"time"
 )
 
 // scan finds out which files there are, and which of them are those that were read before.
 func (x *Files) scan(now time.Time) error {
-	paths, err := x.paths()
+	for _, f := range x.files {
+		f.left = false
+	}
+	clear(x.failed)
+	paths, err := x.paths(now)
 	if err != nil {
 		return err
 	}
@@ -30,7 +37,7 @@ func (x *Files) scan(now time.Time) error {
 			switch {
 			case errors.Is(ferr, fs.ErrNotExist): // it went in between
 			case ferr != nil:
-				err = errors.Join(err, fmt.Errorf("ingress: file %q: %w", path, ferr))
+				err = errors.Join(err, x.endure(path, ferr, now))
 			case f != nil:
 				f.gone = false
 				seen[f] = true
@@ -43,23 +50,54 @@ func (x *Files) scan(now time.Time) error {
 		return err
 	}
 	for _, f := range x.files {
-		if !seen[f] && !f.gone {
+		// What could not be looked at may be what leads to it: then nothing is known of whether it is gone.
+		if !seen[f] && !f.gone && len(x.failed) == 0 {
 			f.gone, f.grown = true, now // a writer may still have it open
 		}
 	}
 	return nil
 }
 
+// endure takes note that a path cannot be read, and returns the error once that has been so for longer than it may. Whoever makes a file may
+// give it its rights only then, and a file server comes back. Other files are read meanwhile.
+func (x *Files) endure(path string, err error, now time.Time) error {
+	x.failed[path] = true
+	since, told := x.unreadable[path]
+	if !told {
+		since = now
+		x.unreadable[path] = now
+		x.log.cfg.Logger.Warn("ingress: a file cannot be read; trying again, and the source stops if that lasts", "source", x.log.cfg.Source, "file", path, "for", unreadableFor, "err", err)
+	}
+	if now.Sub(since) < unreadableFor {
+		return nil
+	}
+	return fmt.Errorf("ingress: file %q cannot be read for %v; give streamd the right to, or leave it out with exclude: %w", path, now.Sub(since), err)
+}
+
+// healed forgets the paths that did not fail this time.
+func (x *Files) healed() {
+	for path := range x.unreadable {
+		if !x.failed[path] {
+			delete(x.unreadable, path)
+			x.log.cfg.Logger.Info("ingress: a file can be read again, or is gone", "source", x.log.cfg.Source, "file", path)
+		}
+	}
+}
+
 // verify looks whether open files still hold what was read of them.
 func (x *Files) verify(now time.Time) error {
 	for _, f := range x.files {
 		info, err := f.f.Stat()
-		if err != nil {
-			return fmt.Errorf("ingress: file %q: %w", f.Path, err)
+		same := false
+		if err == nil {
+			same, err = f.holds(f.f, info.Size())
 		}
-		same, err := f.holds(f.f, info.Size())
 		if err != nil {
-			return fmt.Errorf("ingress: file %q: %w", f.Path, err)
+			f.left = true
+			if err := x.endure(f.Path, err, now); err != nil {
+				return err
+			}
+			continue
 		}
 		if !same {
 			x.begunAnew(f, now)
@@ -72,9 +110,12 @@ func (x *Files) verify(now time.Time) error {
 }
 
 // paths lists what the patterns name, in order, each once.
-func (x *Files) paths() ([]string, error) {
+func (x *Files) paths(now time.Time) ([]string, error) {
 	var all []string
 	for _, pattern := range x.cfg.Paths {
+		if err := x.listable(pattern, now); err != nil {
+			return nil, err
+		}
 		found, err := filepath.Glob(pattern)
 		if err != nil {
 			return nil, fmt.Errorf("ingress: pattern %q: %w", pattern, err)
@@ -89,6 +130,52 @@ func (x *Files) paths() ([]string, error) {
 			return whole || name
 		})
 	}), nil
+}
+
+// listable looks whether the directories of a pattern can be: Glob takes one that cannot be read for an empty one, and a name in one that cannot be
+// looked into for one that is not there.
+func (x *Files) listable(pattern string, now time.Time) error {
+	const meta = `*?[\`
+	dir, name := filepath.Split(pattern)
+	dirs := []string{filepath.Clean(dir)}
+	if strings.ContainsAny(dir, meta) {
+		if err := x.listable(dirs[0], now); err != nil {
+			return err
+		}
+		var err error
+		if dirs, err = filepath.Glob(dirs[0]); err != nil {
+			return fmt.Errorf("ingress: pattern %q: %w", pattern, err)
+		}
+	}
+	for _, path := range dirs {
+		var err error
+		if strings.ContainsAny(name, meta) {
+			err = list(path)
+		} else {
+			path = filepath.Join(path, name)
+			_, err = os.Lstat(path)
+		}
+		if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+			continue
+		}
+		if err := x.endure(path, err, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// list says why a directory cannot be listed.
+func list(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	_, err = d.Readdirnames(1)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return errors.Join(err, d.Close())
 }
 
 // find is the file that a path leads to: one that is open, one whose place is known by the inode; or else, a moved or a new one. nil: none.
@@ -212,14 +299,11 @@ func (x *Files) finish(now time.Time) {
 			return false
 		}
 		info, err := f.f.Stat()
-		if err == nil && info.Size() > f.Offset {
-			return false
+		if err != nil || info.Size() > f.Offset {
+			return false // the next look says what is wrong with it
 		}
 		_ = f.f.Close() // it was only read
-		links := 0
-		if err == nil {
-			_, _, links, _ = inode(info)
-		}
+		_, _, links, _ := inode(info)
 		switch {
 		case f.Offset == 0: // nothing is kept of it
 		case links == 0: // deleted: nobody can find it again
