@@ -240,9 +240,12 @@ func (c *HTTPConfig) identity(header string, index int, field []byte) (record.ID
 		id = record.BytesID(field)
 	case c.IDField != "" && !c.Anonymous:
 		return "", fmt.Errorf("field %q is missing: it identifies the record", c.IDField)
-	case header != "" && c.IDField == "":
+	case header != "":
 		// An index behind a slash ends every such ID, so that no key of a request is another one's.
 		id = record.ID(fmt.Sprintf("%s/%d", header, index))
+		if c.IDField != "" { // nor that of a record that brings its own
+			id = record.ID(c.idHeader() + ": " + string(id))
+		}
 	case c.Anonymous:
 		id = newID()
 	default:

@@ -161,3 +161,17 @@ func TestAnonymous(t *testing.T) {
 		t.Errorf("%d IDs, want 4", len(n))
 	}
 }
+
+// A record that lacks the field is that of its request, if that has an ID: sent again it is the same one. And none that has the field.
+func TestGeneratedIDsOfARequestWithAnID(t *testing.T) {
+	r := newRig(t)
+	p := r.process(HTTPConfig{Anonymous: true, IDField: "id"}, 1<<20)
+	for range 2 {
+		if w := p.post(`[{"id":"k/1"},{"x":1}]`, "", "k"); w.Code != 200 {
+			t.Fatal(text(w))
+		}
+	}
+	if n := r.counts(); len(n) != 2 || n["k/1"] != 2 || n["Idempotency-Key: k/1"] != 2 {
+		t.Errorf("%v", n)
+	}
+}

@@ -169,9 +169,12 @@ func (s *Lines) serve(ctx context.Context, c net.Conn) {
 	r := bufio.NewReaderSize(c, s.cfg.MaxLine+2)
 	taken := 0
 	for s.patient(c) {
-		recs, err := s.portion(r)
+		recs, room, err := s.portion(ctx, r)
+		if len(recs) == 0 && room != nil {
+			room.Release()
+		}
 		if len(recs) > 0 {
-			if aerr := s.append(ctx, recs); aerr != nil {
+			if aerr := s.queue.Append(ctx, recs, room); aerr != nil {
 				s.refuse(c, taken, aerr)
 				return
 			}
@@ -181,9 +184,13 @@ func (s *Lines) serve(ctx context.Context, c net.Conn) {
 			}
 		}
 		var bad *badRecord
+		var none *noRoomError
 		switch {
 		case errors.As(err, &bad):
 			s.refuse(c, taken, bad.err)
+			return
+		case errors.As(err, &none):
+			s.refuse(c, taken, none.error)
 			return
 		case err != nil:
 			return // the end of the connection. A line without its end is not whole
@@ -191,32 +198,49 @@ func (s *Lines) serve(ctx context.Context, c net.Conn) {
 	}
 }
 
-// portion reads one line, and those behind it that have come already. What it returns is taken also if there is an error.
-func (s *Lines) portion(r *bufio.Reader) (recs []Record, err error) {
-	for len(recs) < maxPortionLines {
-		if len(recs) > 0 {
-			if have, _ := r.Peek(r.Buffered()); bytes.IndexByte(have, '\n') < 0 {
-				return recs, nil
-			}
-		}
-		line, err := r.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			return recs, &badRecord{len(recs), fmt.Errorf("the line is longer than %d bytes", s.cfg.MaxLine)}
-		}
-		if err != nil {
-			return recs, err
-		}
-		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
-		if len(bytes.TrimSpace(line)) == 0 {
-			continue
-		}
-		rec, err := s.record(bytes.Clone(line))
-		if err != nil {
-			return recs, &badRecord{len(recs), err}
-		}
-		recs = append(recs, rec)
+// noRoomError is why a sender is not waited for any more.
+type noRoomError struct{ error }
+
+func (e *noRoomError) Unwrap() error { return e.error }
+
+// portion waits for a line, and takes those behind it that have come already, in the room that it returns: that is taken before anything is made of
+// them. Records are taken also if there is an error.
+func (s *Lines) portion(ctx context.Context, r *bufio.Reader) (recs []Record, room *Reservation, err error) {
+	line, err := s.line(r)
+	if err != nil {
+		return nil, nil, err
 	}
-	return recs, nil
+	have, _ := r.Peek(r.Buffered()) // it reads nothing, so that line stays what it is
+	if room, err = s.reserve(ctx, len(line)+len(have), 1+bytes.Count(have, []byte("\n"))); err != nil {
+		return nil, nil, &noRoomError{err}
+	}
+	for {
+		if len(bytes.TrimSpace(line)) > 0 {
+			rec, err := s.record(bytes.Clone(line))
+			if err != nil {
+				return recs, room, &badRecord{len(recs), err}
+			}
+			recs = append(recs, rec)
+		}
+		if have, _ := r.Peek(r.Buffered()); len(recs) == maxPortionLines || bytes.IndexByte(have, '\n') < 0 {
+			return recs, room, nil
+		}
+		if line, err = s.line(r); err != nil {
+			return recs, room, err
+		}
+	}
+}
+
+// line is the next one, without its end, valid until the next read.
+func (s *Lines) line(r *bufio.Reader) ([]byte, error) {
+	line, err := r.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		return nil, &badRecord{0, fmt.Errorf("the line is longer than %d bytes", s.cfg.MaxLine)}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r")), nil
 }
 
 func (s *Lines) record(line []byte) (Record, error) {
@@ -241,22 +265,17 @@ func (s *Lines) record(line []byte) (Record, error) {
 	return rec, rec.ID.Check()
 }
 
-// append waits for room, and for Kafka, as long as it takes: the sender is held up meanwhile.
-func (s *Lines) append(ctx context.Context, recs []Record) error {
-	n := int64(0)
-	for i := range recs {
-		n += int64(recs[i].size() + recordCost)
-	}
+// reserve waits for room for lines, as long as it takes: the sender is held up meanwhile. The most that becomes of a line is itself, and an ID and a key
+// that are all of it.
+func (s *Lines) reserve(ctx context.Context, size, lines int) (*Reservation, error) {
+	n := int64(3*size) + int64(min(lines, maxPortionLines))*recordCost
 	for {
 		room, err := s.queue.Reserve(n)
-		switch {
-		case err == nil:
-			return s.queue.Append(ctx, recs, room)
-		case errors.Is(err, ErrStopping):
-			return err
+		if err == nil || errors.Is(err, ErrStopping) {
+			return room, err
 		}
 		if err := sleep(ctx, 10*time.Millisecond); err != nil {
-			return err
+			return nil, err
 		}
 	}
 }

@@ -3,6 +3,7 @@ package ingress
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -185,5 +186,33 @@ func TestLinesBackpressure(t *testing.T) {
 	}
 	if len(values) != 6000 || len(r.lines()) != 6000 {
 		t.Errorf("%d values, %d records", len(values), len(r.lines()))
+	}
+}
+
+// Nothing is made of lines before there is room for what it takes.
+func TestLinesTakeRoomFirst(t *testing.T) {
+	const limit = 64 << 10
+	s := NewLines(LinesConfig{IDField: "id", KeyField: "id"}, NewQueue(newRig(t).log(), limit, patience), nil, slog.New(slog.DiscardHandler))
+	text := fmt.Sprintf("{\"id\":%q}\n", strings.Repeat("x", 3000))
+	lines := func() *bufio.Reader {
+		return bufio.NewReaderSize(strings.NewReader(strings.Repeat(text, 5)+"1"), 20_000)
+	}
+	recs, room, err := s.portion(t.Context(), lines())
+	size := 0
+	for i := range recs {
+		size += recs[i].size()
+	}
+	if err != nil || len(recs) != 5 || int64(size) > room.bytes || s.queue.used != room.bytes {
+		t.Fatalf("%v: %d records of %d bytes, with room for %+v", err, len(recs), size, room)
+	}
+	// Who waits for room has made nothing yet, and looked at nothing.
+	if _, err := s.queue.Reserve(limit - room.bytes); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	text = "no JSON\n"
+	if recs, room, err := s.portion(ctx, lines()); len(recs) > 0 || room != nil || !errors.Is(err, context.Canceled) {
+		t.Errorf("%d records, %+v, %v", len(recs), room, err)
 	}
 }
