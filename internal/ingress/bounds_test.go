@@ -64,6 +64,58 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
+// Clients that say that they send much, and send it slowly, keep nobody out: they hold what they have sent.
+func TestSlowBodiesHoldWhatTheySent(t *testing.T) {
+	p := newRig(t).process(HTTPConfig{MaxBody: 1 << 20}, 1<<20)
+	post := func(body io.Reader, size int, key string) <-chan *httptest.ResponseRecorder {
+		req := httptest.NewRequest(http.MethodPost, "/", body)
+		req.ContentLength = int64(size)
+		req.Header.Set(DefaultIDHeader, key)
+		done := make(chan *httptest.ResponseRecorder, 1)
+		go func() {
+			w := httptest.NewRecorder()
+			p.ServeHTTP(w, req)
+			done <- w
+		}()
+		return done
+	}
+	from, to := io.Pipe()
+	slow := post(from, 1<<20, "slow")
+	if _, err := io.WriteString(to, "[\""); err != nil { // the pipe gives it over: the request is being read
+		t.Fatal(err)
+	}
+	if w := <-post(strings.NewReader("[1,2]"), 5, "quick"); w.Code != 200 {
+		t.Fatalf("beside a slow one: %d %s", w.Code, text(w))
+	}
+	if _, err := io.WriteString(to, strings.Repeat("x", 1<<20-4)+"\"]"); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if w := <-slow; w.Code != http.StatusRequestEntityTooLarge { // the topic takes no record of that length
+		t.Errorf("the slow one: %d %s", w.Code, text(w))
+	}
+	if p.queue.used != 0 {
+		t.Errorf("%d bytes stay reserved", p.queue.used)
+	}
+}
+
+// Room that is not there when a body has come half is no error of the request.
+func TestBodyThatOutgrowsTheRoom(t *testing.T) {
+	h := NewHTTP(HTTPConfig{}, NewQueue(newRig(t).log(), 1<<20, patience))
+	if _, err := h.queue.Reserve(1<<20 - bodyStep); err != nil {
+		t.Fatal(err)
+	}
+	req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("["+strings.Repeat("1,", bodyStep)+"1]"))
+	req.Header.Set(DefaultIDHeader, "k")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, req)
+	if w.Code != 429 || w.Header().Get("Retry-After") == "" || w.Header().Get("Connection") != "close" || h.queue.used != 1<<20-bodyStep {
+		t.Errorf("%d %v, %d bytes reserved", w.Code, w.Header(), h.queue.used)
+	}
+}
+
 // A sender that does not read its acknowledgements holds up the end no longer than anything else may.
 func TestLinesEndWithASenderThatReadsNothing(t *testing.T) {
 	r := newRig(t)

@@ -146,7 +146,7 @@ func (h *HTTP) accept(w http.ResponseWriter, r *http.Request) (int, *refusal) {
 	if no != nil {
 		return 0, no
 	}
-	body, no := h.read(w, r)
+	body, no := h.read(w, r, room)
 	if no != nil {
 		room.Release()
 		return 0, no
@@ -176,41 +176,66 @@ func (h *HTTP) accept(w http.ResponseWriter, r *http.Request) (int, *refusal) {
 	return len(recs), nil
 }
 
-// reserve takes room for the body before it is read: the length that it says, or the most that it may have.
+// bodyStep is how much room a body has at first. What a request says of its length is no reason to give it more: a few that send nothing
+// would keep all others out.
+const bodyStep = 16 << 10
+
+// most is the longest that the body may be.
+func (h *HTTP) most(r *http.Request) int64 {
+	if r.ContentLength >= 0 {
+		return min(r.ContentLength, h.cfg.MaxBody)
+	}
+	return h.cfg.MaxBody
+}
+
+// reserve takes room for the begin of a body before it is read.
 func (h *HTTP) reserve(r *http.Request) (*Reservation, *refusal) {
-	n := h.cfg.MaxBody
-	if r.ContentLength > n {
+	if r.ContentLength > h.cfg.MaxBody {
 		return nil, h.tooLong()
 	}
-	if r.ContentLength >= 0 {
-		n = r.ContentLength
-	}
-	room, err := h.queue.Reserve(n)
+	room, err := h.queue.Reserve(min(bodyStep, h.most(r)+1)) // one more, in which the end is met
 	if err != nil {
-		no := refusalOf(err)
-		no.close = true
-		return nil, no
+		return nil, ended(refusalOf(err))
 	}
 	return room, nil
+}
+
+// ended says that the rest of the body is not read.
+func ended(no *refusal) *refusal {
+	no.close = true
+	return no
 }
 
 func (h *HTTP) tooLong() *refusal {
 	return &refusal{http.StatusRequestEntityTooLarge, metric.RefusedTooLarge, fmt.Errorf("the body has more than %d bytes: send the records in several requests", h.cfg.MaxBody), 0, true}
 }
 
-// read reads the body, as far as it may go.
-func (h *HTTP) read(w http.ResponseWriter, r *http.Request) ([]byte, *refusal) {
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.cfg.MaxBody))
-	var large *http.MaxBytesError
-	switch {
-	case errors.As(err, &large):
-		return nil, h.tooLong()
-	case errors.Is(err, os.ErrDeadlineExceeded): // not the request's fault: it may come in time the next time
-		return nil, &refusal{http.StatusRequestTimeout, metric.RefusedRequest, errors.New("the body did not come in time; nothing was written"), 1, true}
-	case err != nil:
-		return nil, &refusal{http.StatusBadRequest, metric.RefusedRequest, fmt.Errorf("the body did not come as a whole: %w", err), 0, true}
+// read reads the body, as far as it may go. The room grows with it, before it does: who is slow holds what he has sent, and not what he may send yet.
+func (h *HTTP) read(w http.ResponseWriter, r *http.Request, room *Reservation) ([]byte, *refusal) {
+	from := http.MaxBytesReader(w, r.Body, h.cfg.MaxBody)
+	body := make([]byte, 0, room.bytes)
+	for {
+		n, err := from.Read(body[len(body):cap(body)])
+		body = body[:len(body)+n]
+		var large *http.MaxBytesError
+		switch {
+		case errors.Is(err, io.EOF):
+			return body, nil
+		case errors.As(err, &large):
+			return nil, h.tooLong()
+		case errors.Is(err, os.ErrDeadlineExceeded): // not the request's fault: it may come in time the next time
+			return nil, &refusal{http.StatusRequestTimeout, metric.RefusedRequest, errors.New("the body did not come in time; nothing was written"), 1, true}
+		case err != nil:
+			return nil, &refusal{http.StatusBadRequest, metric.RefusedRequest, fmt.Errorf("the body did not come as a whole: %w", err), 0, true}
+		case len(body) < cap(body):
+			continue
+		}
+		larger := min(2*int64(cap(body)), h.most(r)+1)
+		if err := room.Resize(larger); err != nil {
+			return nil, ended(refusalOf(err))
+		}
+		body = append(make([]byte, 0, larger), body...)
 	}
-	return body, nil
 }
 
 // records makes the records of a request. The first one that is wrong refuses all: then none was written, and the client can mend it.
