@@ -259,6 +259,19 @@ func (r *planner) listenAddress(n *yaml.Node) string {
 	return address
 }
 
+// IngressID is the transactional ID of a source, for an owner: the instance, or the owner of files. Two that are one would fence each other for
+// ever. No name of a pipeline or source has a colon, so that it tells where they end; as with all IDs of a pipeline, its name and a dash come first.
+func IngressID(pipeline, source, owner string) string {
+	return pipeline + "-ingress:" + source + ":" + owner
+}
+
+// IngressOwner reads the ID of a source of a pipeline; false: it is none.
+func IngressOwner(pipeline, id string) (source, owner string, ok bool) {
+	rest, ours := strings.CutPrefix(id, pipeline+"-ingress:")
+	source, owner, ok = strings.Cut(rest, ":")
+	return source, owner, ours && ok
+}
+
 // PositionsTopic is the topic that holds how far the files of a source were read.
 func PositionsTopic(pipeline, source string) string { return pipeline + "-" + source + "-positions" }
 

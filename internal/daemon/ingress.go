@@ -170,7 +170,11 @@ func (o *opening) open(ctx context.Context, in *entrances) (entrance, error) {
 // topic is the source's topic, which is made if it is not there.
 func (o *opening) topic(ctx context.Context) (broker.Topic, error) {
 	// How long its records are kept, and how often, is the cluster's rule, as for any topic of its users.
-	return o.ensure(ctx, broker.Topic{Name: o.source.Topic, Partitions: cmp.Or(o.source.Ingress.Partitions, defaultPartitions), Replicas: -1})
+	t, err := o.ensure(ctx, broker.Topic{Name: o.source.Topic, Partitions: cmp.Or(o.source.Ingress.Partitions, defaultPartitions), Replicas: -1})
+	if n := t.MaxMessageBytes; err == nil && n > 0 && n < ingress.LeastMessageBytes {
+		err = fmt.Errorf("%w: topic %q takes records of %d bytes (max.message.bytes): a source needs %d at least", ErrConfig, t.Name, n, ingress.LeastMessageBytes)
+	}
+	return t, err
 }
 
 // ensure makes a topic that is not there, and describes it.
@@ -202,7 +206,7 @@ func (o *opening) ensure(ctx context.Context, want broker.Topic) (broker.Topic, 
 func (o *opening) newLog(topic broker.Topic, owner string) *ingress.Log {
 	return ingress.NewLog(ingress.LogConfig{
 		Cluster: o.cluster, Topic: topic, Source: o.source.Name, Logger: o.log, Metrics: o.metrics,
-		TransactionalID: o.p.Name + "-ingress-" + o.source.Name + "-" + owner,
+		TransactionalID: pipeline.IngressID(o.p.Name, o.source.Name, owner),
 	})
 }
 

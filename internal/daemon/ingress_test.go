@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/streamd/streamd/internal/embedded"
 	"github.com/streamd/streamd/pipeline"
@@ -207,6 +208,31 @@ func TestSourceRefused(t *testing.T) {
 		p := runFile(t, file, filepath.Join(dir, "data"))
 		if err := p.wait(); err == nil || !strings.Contains(err.Error(), c.want) || ExitCode(err) != ExitConfig {
 			t.Errorf("%s: %v (%d)", c.fields, err, ExitCode(err))
+		}
+	}
+}
+
+// A topic that takes only the shortest records would have every line of a source be too long.
+func TestSourceOfATinyTopic(t *testing.T) {
+	for _, kind := range []string{`http: {address: "127.0.0.1:0"}`, `tcp: {address: "127.0.0.1:0"}`, `file: {paths: ["none*"], on_long_line: skip}`} {
+		address := broker1(t, "out")
+		c, err := kgo.NewClient(kgo.SeedBrokers(address))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		req, topic := kmsg.NewPtrCreateTopicsRequest(), kmsg.NewCreateTopicsRequestTopic()
+		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = "in", 1, 1
+		topic.Configs = []kmsg.CreateTopicsRequestTopicConfig{{Name: "max.message.bytes", Value: kmsg.StringPtr("4096")}}
+		req.Topics = append(req.Topics, topic)
+		if _, err := req.RequestWith(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		dir := t.TempDir()
+		file := writeFile(t, filepath.Join(dir, "p.yaml"), fmt.Sprintf("version: 1\nname: posted\nkafka: {brokers: [%q]}\nsources:\n  bills: {topic: in, %s}\n"+
+			"steps:\n  - {name: publish, to: {topic: out}}\n", address, kind))
+		if err := runFile(t, file, filepath.Join(dir, "data")).wait(); err == nil || !strings.Contains(err.Error(), "max.message.bytes") || ExitCode(err) != ExitConfig {
+			t.Errorf("%s: %v (%d)", kind, err, ExitCode(err))
 		}
 	}
 }

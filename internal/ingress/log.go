@@ -76,6 +76,10 @@ func NewLog(cfg LogConfig) *Log {
 // overhead bounds what Kafka's format adds to one record in a batch of its own.
 const overhead = 512
 
+// LeastMessageBytes is the least max.message.bytes of a source's topic: of less, the ID of a line, its path and the format would leave nothing for
+// the line.
+const LeastMessageBytes = 8 << 10
+
 // MaxRecord is the most bytes that a record may have: key, value, headers and ID.
 func (l *Log) MaxRecord() int {
 	if n := l.cfg.Topic.MaxMessageBytes; n > overhead {

@@ -171,24 +171,40 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// TestSettlementIsNamed: who looks for what is open in the topics of a pipeline is told that it is a settlement.
-func TestSettlementIsNamed(t *testing.T) {
-	c, p := lettersCluster(t, 1)
-	other := reader(t, c, kgo.TransactionalID(settlerID("dead")), kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	if err := other.BeginTransaction(); err != nil {
-		t.Fatal(err)
+// TestOpenTransactionsAreNamed: who looks for what is open in the topics of a pipeline is told whose it is: also if it is none of its instances.
+func TestOpenTransactionsAreNamed(t *testing.T) {
+	for id, owner := range map[string]string{
+		settlerID("dead"):                      "streamd dlq, on the dead letters in topic dead",
+		pipeline.IngressID("p", "in-x", "h-1"): "source in-x, of h-1",
+		"p-h-1-0":                              "instance h-1, which is no member of the group",
+		"q-h-1-0":                              "another program",
+	} {
+		c, p := lettersCluster(t, 1)
+		other := reader(t, c, kgo.TransactionalID(id), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		if err := other.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		if err := other.ProduceSync(t.Context(), &kgo.Record{Topic: "dead", Value: []byte("open")}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		x, err := InspectTransactions(t.Context(), p, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(x.Open) != 1 || x.Open[0].Owner != owner || len(x.Hanging) != 0 {
+			t.Errorf("%+v, want %s", x, owner)
+		}
+		if err := other.EndTransaction(t.Context(), kgo.TryAbort); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err := other.ProduceSync(t.Context(), &kgo.Record{Topic: "dead", Value: []byte("open")}).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
-	x, err := InspectTransactions(t.Context(), p, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(x.Open) != 1 || x.Open[0].Owner != "streamd dlq, on the dead letters in topic dead" || len(x.Hanging) != 0 {
-		t.Errorf("%+v", x)
-	}
-	if err := other.EndTransaction(t.Context(), kgo.TryAbort); err != nil {
-		t.Fatal(err)
+}
+
+// TestNamesOfOthersSteerNoTerminal: transactional IDs are whatever a program gives itself.
+func TestNamesOfOthersSteerNoTerminal(t *testing.T) {
+	x := Transactions{Open: []Transaction{{ID: "p-\x1b[2J-0", Owner: "instance \x1b[2J, which is no member of the group"}}}
+	var b strings.Builder
+	if err := x.Write(&b, time.Now()); err != nil || strings.Contains(b.String(), "\x1b") {
+		t.Errorf("%v, %q", err, b.String())
 	}
 }

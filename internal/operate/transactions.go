@@ -346,7 +346,7 @@ func (x *inspection) offsetsOf(ctx context.Context, group string) (map[rawlog.Pa
 	return out, nil
 }
 
-// owners names the instances behind the pipeline's transactional IDs, which are NAME-INSTANCE-NUMBER.
+// owners names the instances behind the pipeline's transactional IDs, which are NAME-INSTANCE-NUMBER, and sources outside of Kafka.
 func (x *inspection) owners(ctx context.Context) error {
 	if len(x.out.Open) == 0 {
 		return nil
@@ -359,6 +359,10 @@ func (x *inspection) owners(ctx context.Context) error {
 		t := &x.out.Open[i]
 		if topic, ok := strings.CutPrefix(t.ID, settlerID("")); ok {
 			t.Owner = "streamd dlq, on the dead letters in topic " + topic
+			continue
+		}
+		if source, owner, ok := pipeline.IngressOwner(x.out.Pipeline, t.ID); ok {
+			t.Owner = fmt.Sprintf("source %s, of %s", source, owner)
 			continue
 		}
 		rest, ours := strings.CutPrefix(t.ID, x.prefix)
@@ -403,7 +407,7 @@ func (t *Transactions) Write(w io.Writer, now time.Time) error {
 		if age > x.Timeout {
 			late = "   ! older than its timeout: is its coordinator alive?"
 		}
-		fmt.Fprintf(&b, "%s   %s for %v, is aborted after %v%s\n  owner   %s   producer %d, epoch %d\n", Printable(x.ID), x.State, age, x.Timeout, late, x.Owner, x.Producer, x.Epoch)
+		fmt.Fprintf(&b, "%s   %s for %v, is aborted after %v%s\n  owner   %s   producer %d, epoch %d\n", Printable(x.ID), x.State, age, x.Timeout, late, Printable(x.Owner), x.Producer, x.Epoch)
 		for j := range x.Partitions {
 			held(&x.Partitions[j])
 		}
