@@ -8,7 +8,6 @@ import (
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/invariant"
-	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
 )
 
@@ -158,38 +157,17 @@ func joinGlobal[K, V, GK, T, R any](s *Stream[K, V], t *GlobalKTable[GK, T], nam
 	b.require(n.opts.onLate == ActionDefault, n, "option", "OnLate has a meaning for joins of two streams only")
 	t.table.used = true
 	n.instantiate = func(c *instance, n *node) any {
-		op, noMatch, out := c.operator(n), c.counter(CounterNoMatch, n), new(record.Record[K, R])
-		get, forward := t.look(c, n, op), downstream[K, R](c, n, 0)
-		return step[K, V](func(r *record.Record[K, V]) error {
-			*op.in++
+		op := c.operator(n)
+		get := t.look(c, n, op)
+		return joinRow(c, n, op, left, func(key K, value V) (row T, found bool, err error) {
 			c.user = op
-			k, err := by(r.Key, r.Value)
+			k, err := by(key, value)
 			c.user = nil
 			if err != nil {
-				return op.fail(fmt.Errorf("the key of the row: %w", err))
+				return row, false, op.fail(fmt.Errorf("the key of the row: %w", err))
 			}
-			row, found, err := get(k)
-			if err != nil {
-				return err
-			}
-			if !found && !left {
-				*noMatch++
-				return nil
-			}
-			var at *T
-			if found {
-				at = &row
-			}
-			c.user = op
-			out.Value, err = fn(r.Key, r.Value, at)
-			c.user = nil
-			if err != nil {
-				return op.fail(err)
-			}
-			out.Key, out.Timestamp, out.Headers, out.Identity = r.Key, r.Timestamp, r.Headers, r.Identity.Child(op.hash, 0)
-			*op.out++
-			return forward(out)
-		})
+			return get(k)
+		}, fn)
 	}
 	return &Stream[K, R]{b: b, from: n, keys: s.keys, rekeyed: s.rekeyed}
 }

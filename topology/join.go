@@ -41,34 +41,39 @@ func joinTable[K, V, T, R any](s *Stream[K, V], t *KTable[K, T], name string, le
 	n.sides = []*node{s.from, t.from}
 	lookInto(n, t)
 	n.instantiate = func(c *instance, n *node) any {
-		op, noMatch, out := c.operator(n), c.counter(CounterNoMatch, n), new(record.Record[K, R])
-		get, forward := t.look(c), downstream[K, R](c, n, 0)
-		return step[K, V](func(r *record.Record[K, V]) error {
-			*op.in++
-			row, found, err := get(r.Key)
-			if err != nil {
-				return err
-			}
-			if !found && !left {
-				*noMatch++
-				return nil
-			}
-			var at *T
-			if found {
-				at = &row
-			}
-			c.user = op
-			out.Value, err = fn(r.Key, r.Value, at)
-			c.user = nil
-			if err != nil {
-				return op.fail(err)
-			}
-			out.Key, out.Timestamp, out.Headers, out.Identity = r.Key, r.Timestamp, r.Headers, r.Identity.Child(op.hash, 0)
-			*op.out++
-			return forward(out)
-		})
+		get := t.look(c)
+		return joinRow(c, n, c.operator(n), left, func(k K, _ V) (T, bool, error) { return get(k) }, fn)
 	}
 	return &Stream[K, R]{b: b, from: n, keys: s.keys, rekeyed: s.rekeyed}
+}
+
+// joinRow is the step that joins a record of a stream with the row that find has for it, if there is one.
+func joinRow[K, V, T, R any](c *instance, n *node, op *operator, left bool, find func(K, V) (T, bool, error), fn func(K, V, *T) (R, error)) step[K, V] {
+	noMatch, out, forward := c.counter(CounterNoMatch, n), new(record.Record[K, R]), downstream[K, R](c, n, 0)
+	return func(r *record.Record[K, V]) error {
+		*op.in++
+		row, found, err := find(r.Key, r.Value)
+		if err != nil {
+			return err
+		}
+		if !found && !left {
+			*noMatch++
+			return nil
+		}
+		var at *T
+		if found {
+			at = &row
+		}
+		c.user = op
+		out.Value, err = fn(r.Key, r.Value, at)
+		c.user = nil
+		if err != nil {
+			return op.fail(err)
+		}
+		out.Key, out.Timestamp, out.Headers, out.Identity = r.Key, r.Timestamp, r.Headers, r.Identity.Child(op.hash, 0)
+		*op.out++
+		return forward(out)
+	}
 }
 
 // lookInto puts an operator beside those that keep what it looks into.
