@@ -8,7 +8,9 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/sink"
@@ -73,7 +75,7 @@ func (w *writer) disown(ctx context.Context) error {
 	trash := 0
 	for _, other := range others {
 		folder := filepath.Join(all, other)
-		if folder == w.work {
+		if folder == w.work || stray(other) {
 			continue
 		}
 		for try := 0; ; try++ {
@@ -85,6 +87,12 @@ func (w *writer) disown(ctx context.Context) error {
 				return err
 			}
 			for _, name := range portions {
+				if stray(name) { // in the way of the removal, and no portion
+					if err := w.t.absent(filepath.Join(folder, name)); err != nil {
+						return err
+					}
+					continue
+				}
 				trash++
 				away := filepath.Join(w.work, "trash-"+strconv.Itoa(trash))
 				if err := w.t.disk.rename(filepath.Join(folder, name), away); err != nil && !gone(err) {
@@ -126,6 +134,7 @@ func (w *writer) recover() error {
 	if err != nil {
 		return w.t.setup("read the log", err)
 	}
+	names = slices.DeleteFunc(names, stray)
 	for _, name := range names {
 		n, err := strconv.ParseUint(name, 10, 64)
 		if err != nil {
@@ -214,6 +223,10 @@ func (w *writer) show(n uint64, p portion) error {
 	}
 	return w.t.setup("show a file", err)
 }
+
+// stray says that something is not the target's own: file servers and file managers leave files whose names begin with a point, and none
+// of its own do.
+func stray(name string) bool { return strings.HasPrefix(name, ".") }
 
 // number is the name of a portion's folder.
 func number(n uint64) string { return strconv.FormatUint(n, 10) }

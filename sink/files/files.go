@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -234,7 +235,10 @@ func (t *target) sinkFolder(name string) (string, error) {
 	if err != nil {
 		return "", t.setup("look for other sinks", err)
 	}
-	others := slices.DeleteFunc(names, func(n string) bool { return n == name || strings.HasPrefix(n, probePrefix) })
+	others := slices.DeleteFunc(names, func(n string) bool {
+		// The folder of an application whose name begins with a point is a sink's all the same.
+		return n == name || strings.HasPrefix(n, probePrefix) || stray(n) && !strings.Contains(n, url.PathEscape("/"))
+	})
 	if len(others) > 0 {
 		_ = t.disk.remove(filepath.Join(root, name)) // if it is new; one with progress is not empty
 		return "", &sink.SetupError{

@@ -24,6 +24,7 @@ type writer struct {
 	next  record.Offset
 	known bool
 	done  bool // failed: only the log knows what is there
+	moved bool // the rename that commits the open portion was begun, and may be done yet
 
 	// The open portion: next to end. Invariant: next <= end.
 	end   record.Offset
@@ -36,14 +37,18 @@ type writer struct {
 // Next is where the newest committed file ends.
 func (w *writer) Next() (record.Offset, bool) { return w.next, w.known }
 
-// Close drops the open file. The next claim takes it away.
+// Close drops the open file. It takes it away as well, unless it may be committed yet: on a full disk the next claim needs the room. What is left, and
+// that of a process that was killed, that claim takes away.
 func (w *writer) Close() error {
-	if w.file == nil {
-		return nil
+	var err error
+	if f := w.file; f != nil {
+		w.file = nil
+		err = f.Close()
 	}
-	f := w.file
-	w.file = nil
-	return f.Close()
+	if !w.moved {
+		err = errors.Join(err, w.t.empty(w.folder()))
+	}
+	return err
 }
 
 // Write appends a batch to the open file, and ends the file if it is large enough.
@@ -208,6 +213,7 @@ func (w *writer) commit() error {
 		return w.fault("end a file", err)
 	}
 	n := w.count + 1
+	w.moved = true
 	switch err := w.t.disk.rename(w.folder(), filepath.Join(w.log, number(n))); {
 	case taken(err):
 		return w.fenced() // somebody was here first
@@ -225,7 +231,7 @@ func (w *writer) commit() error {
 			return w.t.setup("tidy the log", err)
 		}
 	}
-	w.count, w.next, w.known, w.size, w.since = n, p.Next, true, 0, time.Time{}
+	w.count, w.next, w.known, w.size, w.since, w.moved = n, p.Next, true, 0, time.Time{}, false
 	return nil
 }
 
