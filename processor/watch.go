@@ -85,7 +85,7 @@ func (x watched) stuck(tp record.TopicPartition, high record.Offset, now time.Ti
 	switch {
 	case x.next >= x.stable && x.stable < high && now.Sub(x.ended) >= stuckAfter:
 		return fmt.Sprintf("a transaction in %s that nobody has ended holds up its readers at offset %d, before %d others, for %v: "+
-			"its producer is to end it, or an operator with kafka-transactions.sh", tp, x.stable, high-x.stable, now.Sub(x.ended).Round(time.Second))
+			"its producer is to end it, or an operator: see streamd inspect transactions", tp, x.stable, high-x.stable, now.Sub(x.ended).Round(time.Second))
 	case x.next < x.stable && now.Sub(x.moved) >= stuckAfter:
 		return fmt.Sprintf("no progress in %s at offset %d, before %d others, for %v", tp, x.next, x.stable-x.next, now.Sub(x.moved).Round(time.Second))
 	}

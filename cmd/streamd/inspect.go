@@ -21,7 +21,7 @@ func (c *cli) inspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect",
 		Short: "Look closely: an ID, tasks, state, transactions",
-		Long: `Find out why. Nothing is changed, but by --abort --execute.
+		Long: `Find out why. Nothing is changed, but by --execute.
 
   streamd inspect id pipeline.yaml b-1001            when it was seen, what was dropped because of it, when it is forgotten
   streamd inspect tasks                              of a running process: state, positions, lag

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"text/tabwriter"
@@ -49,10 +50,25 @@ func (c *cli) inspectKey(cmd *cobra.Command, p *pipeline.Pipeline, store, key st
 	return nil
 }
 
+// endHanging ends what hangs, or says what it would do.
+func (c *cli) endHanging(ctx context.Context, p *pipeline.Pipeline, list *operate.Transactions, execute, asJSON bool) error {
+	var failed error
+	if execute {
+		_, failed = operate.EndHanging(ctx, p, list)
+	}
+	var err error
+	if asJSON {
+		err = c.writeJSON(map[string]any{"hanging": list.Hanging, "notes": list.Notes, "executed": execute})
+	} else {
+		err = list.WriteHanging(c.stdout, execute)
+	}
+	return errors.Join(failed, err)
+}
+
 func (c *cli) inspectTransactionsCommand() *cobra.Command {
 	var load daemon.LoadConfig
 	var abort string
-	var all, execute, asJSON bool
+	var all, execute, end, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "transactions FILE",
 		Short: "Open and hanging transactions: owner, age, and who waits; abort one by its name",
@@ -66,16 +82,28 @@ are open in a partition while no coordinator tells of them.
   streamd inspect transactions pipeline.yaml --abort payments-7 --execute
 
 --abort fences the name: what it has written in the open transaction is never seen, and its owner, if it lives, is refused from then on and has to start
-again. A streamd process whose name is taken stops. One that hangs has no name; the command that ends it is printed with it.
+again. A streamd process whose name is taken stops.
 
-It needs Describe on the transactional IDs and Read on the topics (Write on the ID for --abort). Coordinators are silent about IDs that the user may not
-describe: what looks as if it hung may be one of those.
+One that hangs is over for its coordinator, and has no owner any more: Kafka (seen with 4.4.0; KAFKA-20734) leaves out the markers of partitions that
+have no leader just then, as when a lone broker was killed. --end-hanging ends all that are listed, each as its coordinator has decided: that is read from
+__transaction_state, and where it is not found, nothing is done. Do not abort with kafka-transactions.sh what was to be committed: its records, or
+part of them, would be lost. Programs other than streamd that write with the same transactional ID are stopped before: what they have open there would be
+ended, too.
+
+  streamd inspect transactions pipeline.yaml --end-hanging                           what would be ended, and how
+  streamd inspect transactions pipeline.yaml --end-hanging --execute
+
+It needs Describe on the transactional IDs and Read on the topics (Write on the ID for --abort; Read on __transaction_state and __consumer_offsets, and Alter
+on the cluster, for --end-hanging). Coordinators are silent about IDs that the user may not describe: what looks as if it hung may be one of those.
 
 Exit codes: 0; 75 a broker is not reachable; 77 rights are missing; 78 the file is wrong, or nothing of that name is open.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
-			if execute && abort == "" {
-				return daemon.Usagef("--execute needs --abort")
+			if execute && abort == "" && !end {
+				return daemon.Usagef("--execute needs --abort or --end-hanging")
+			}
+			if abort != "" && end {
+				return daemon.Usagef("either --abort or --end-hanging")
 			}
 			pipelines, err := daemon.Load(files, load)
 			if err != nil {
@@ -85,6 +113,9 @@ Exit codes: 0; 75 a broker is not reachable; 77 rights are missing; 78 the file 
 			list, err := operate.InspectTransactions(cmd.Context(), p, all)
 			if err != nil {
 				return err
+			}
+			if end {
+				return c.endHanging(cmd.Context(), p, list, execute, asJSON)
 			}
 			if abort == "" {
 				if asJSON {
@@ -115,7 +146,8 @@ Exit codes: 0; 75 a broker is not reachable; 77 rights are missing; 78 the file 
 	f := cmd.Flags()
 	f.BoolVar(&all, "all", false, "of the whole cluster, and not only what touches the pipeline")
 	f.StringVar(&abort, "abort", "", "transactional ID to fence, which aborts its open transaction")
-	f.BoolVar(&execute, "execute", false, "with --abort: do it, and not only say what")
+	f.BoolVar(&end, "end-hanging", false, "end what hangs, as its coordinator has decided")
+	f.BoolVar(&execute, "execute", false, "with --abort or --end-hanging: do it, and not only say what")
 	f.BoolVar(&asJSON, "json", false, "print JSON")
 	f.StringSliceVarP(&load.Brokers, "brokers", "b", nil, "bootstrap addresses instead of the file's")
 	fileFlags(f, &load)

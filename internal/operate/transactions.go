@@ -51,8 +51,16 @@ type Hanging struct {
 	Producer int64     `json:"producer_id"`
 	Epoch    int32     `json:"producer_epoch"`
 	Last     time.Time `json:"last_write"`
-	// Remedy is a command of Kafka's own tools.
+	// ID and Decided are its transactional ID and what its coordinator has decided, commit or abort; "" if that was not found.
+	ID      string `json:"transactional_id,omitempty"`
+	Decided string `json:"decided,omitempty"`
+	// Remedy is how to end it, or why that must not be done.
 	Remedy string `json:"remedy"`
+	// Done is what EndHanging did about it, "" before.
+	Done string `json:"done,omitempty"`
+
+	sequence    int32 // of the producer's last record there: it tells whether something was written since
+	coordinator int32 // epoch of the one that wrote its producer's last marker there, -1 if none did; of the last look
 }
 
 // HeldPartition is a partition that read_committed readers cannot read further.
@@ -135,11 +143,11 @@ func (x *inspection) listed(ctx context.Context) (out []kmsg.ListTransactionsRes
 	return out, nil
 }
 
-// open asks the coordinators.
-func (x *inspection) open(ctx context.Context) error {
+// described are the open transactions of all coordinators, with their partitions.
+func (x *inspection) described(ctx context.Context) (out []kmsg.DescribeTransactionsResponseTransactionState, err error) {
 	listed, err := x.listed(ctx)
 	if err != nil || len(listed) == 0 {
-		return err
+		return nil, err
 	}
 	req := kmsg.NewPtrDescribeTransactionsRequest()
 	for _, t := range listed {
@@ -148,7 +156,7 @@ func (x *inspection) open(ctx context.Context) error {
 	slices.Sort(req.TransactionalIDs)
 	for _, shard := range x.kgo.RequestSharded(ctx, req) {
 		if shard.Err != nil {
-			return failed("describe transactions", shard.Err)
+			return nil, failed("describe transactions", shard.Err)
 		}
 		for _, t := range shard.Resp.(*kmsg.DescribeTransactionsResponse).TransactionStates {
 			err := kerr.ErrorForCode(t.ErrorCode)
@@ -156,13 +164,22 @@ func (x *inspection) open(ctx context.Context) error {
 				continue // it has ended meanwhile
 			}
 			if err != nil {
-				return failed(fmt.Sprintf("describe transaction %q", t.TransactionalID), err)
+				return nil, failed(fmt.Sprintf("describe transaction %q", t.TransactionalID), err)
 			}
-			x.add(t)
+			out = append(out, t)
 		}
 	}
+	return out, nil
+}
+
+// open asks the coordinators.
+func (x *inspection) open(ctx context.Context) error {
+	all, err := x.described(ctx)
+	for _, t := range all {
+		x.add(t)
+	}
 	slices.SortFunc(x.out.Open, func(a, b Transaction) int { return a.Started.Compare(b.Started) })
-	return nil
+	return err
 }
 
 func openState(s string) bool { return s == "Ongoing" || strings.HasPrefix(s, "Prepare") }
@@ -175,7 +192,7 @@ func (x *inspection) add(t kmsg.DescribeTransactionsResponseTransactionState) {
 	ours := x.all || strings.HasPrefix(t.TransactionalID, x.prefix)
 	for _, topic := range t.Topics {
 		ours = ours || x.topics[topic.Topic]
-		if topic.Topic == "__consumer_offsets" {
+		if topic.Topic == offsetsTopic {
 			continue // what it holds up there are offsets, and not records
 		}
 		for _, p := range topic.Partitions {
@@ -189,87 +206,6 @@ func (x *inspection) add(t kmsg.DescribeTransactionsResponseTransactionState) {
 		x.topics[p.Topic] = true
 	}
 	x.out.Open = append(x.out.Open, out)
-}
-
-// hanging asks the leaders which producers have something open, and looks for those that no coordinator knows.
-func (x *inspection) hanging(ctx context.Context) error {
-	var names []string
-	for n := range x.topics {
-		names = append(names, n)
-	}
-	there, err := x.describe(ctx, names)
-	if err != nil {
-		return err
-	}
-	names = names[:0]
-	req := kmsg.NewPtrDescribeProducersRequest()
-	for n, info := range there {
-		names = append(names, n)
-		t := kmsg.NewDescribeProducersRequestTopic()
-		t.Topic = n
-		for p := range info.partitions {
-			t.Partitions = append(t.Partitions, p)
-		}
-		req.Topics = append(req.Topics, t)
-	}
-	// The order is what tells a hanging one from one that began or ended meanwhile: a producer that no coordinator knew before, and whose
-	// transaction is still open in a second look afterwards.
-	if x.bounds, err = x.Bounds(ctx, names...); err != nil || len(names) == 0 {
-		return err
-	}
-	known := map[int64]bool{}
-	for i := range x.out.Open {
-		known[x.out.Open[i].Producer] = true
-	}
-	others, err := x.listed(ctx)
-	if err != nil {
-		return err
-	}
-	for _, t := range others {
-		known[t.ProducerID] = true
-	}
-	for _, shard := range x.kgo.RequestSharded(ctx, req) {
-		if shard.Err != nil {
-			return failed("describe producers", shard.Err)
-		}
-		for _, t := range shard.Resp.(*kmsg.DescribeProducersResponse).Topics {
-			for _, p := range t.Partitions {
-				if err := failedCode(fmt.Sprintf("producers of %s/%d", t.Topic, p.Partition), p.ErrorCode); err != nil {
-					x.out.Notes = append(x.out.Notes, err.Error())
-					continue
-				}
-				for _, a := range p.ActiveProducers {
-					if a.CurrentTxnStartOffset >= 0 {
-						x.active(rawlog.Partition{Topic: t.Topic, Number: p.Partition}, a, known[a.ProducerID])
-					}
-				}
-			}
-		}
-	}
-	slices.SortFunc(x.out.Hanging, func(a, b Hanging) int { return a.Last.Compare(b.Last) })
-	return nil
-}
-
-// active notes a producer with an open transaction in a partition.
-func (x *inspection) active(p rawlog.Partition, a kmsg.DescribeProducersResponseTopicPartitionActiveProducer, known bool) {
-	for i := range x.out.Open {
-		if t := &x.out.Open[i]; t.Producer == a.ProducerID {
-			for j := range t.Partitions {
-				if h := &t.Partitions[j]; h.Topic == p.Topic && h.Partition == p.Number {
-					h.From = a.CurrentTxnStartOffset
-				}
-			}
-		}
-	}
-	// One that began after the bounds were asked for is not looked at: it was not there when the coordinators were.
-	if known || a.CurrentTxnStartOffset >= x.bounds[p].End {
-		return
-	}
-	x.out.Hanging = append(x.out.Hanging, Hanging{
-		HeldPartition: HeldPartition{Topic: p.Topic, Partition: p.Number, From: a.CurrentTxnStartOffset, Readers: []Reader{}},
-		Producer:      a.ProducerID, Epoch: a.ProducerEpoch, Last: time.UnixMilli(a.LastTimestamp).UTC(),
-		Remedy: fmt.Sprintf("kafka-transactions.sh --bootstrap-server BROKER abort --topic %s --partition %d --start-offset %d", p.Topic, p.Number, a.CurrentTxnStartOffset),
-	})
 }
 
 // held calls fn for every partition that something is open in.
@@ -414,7 +350,7 @@ func (t *Transactions) Write(w io.Writer, now time.Time) error {
 	}
 	for i := range t.Hanging {
 		x := &t.Hanging[i]
-		fmt.Fprintf(&b, "! hanging: producer %d, epoch %d, last write %v ago; no coordinator tells of it: nobody will end it, if this user may describe all transactional IDs\n", x.Producer, x.Epoch, now.Sub(x.Last).Truncate(time.Millisecond))
+		fmt.Fprintf(&b, "! hanging: producer %d, epoch %d, last write %v ago; no coordinator tells of it in this partition: nobody will end it, if this user may describe all transactional IDs\n", x.Producer, x.Epoch, now.Sub(x.Last).Truncate(time.Millisecond))
 		held(&x.HeldPartition)
 		fmt.Fprintf(&b, "  fix   %s\n", Printable(x.Remedy))
 	}
