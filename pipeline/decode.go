@@ -1,11 +1,13 @@
 package pipeline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -343,11 +345,16 @@ func (d *document) finish() []Diagnostic {
 
 // masked returns a source line, or the start of one, without the secrets in it.
 func (d *document) masked(line int, text string) string {
+	var here []*yaml.Node
 	for n := range d.secrets {
-		parts := strings.Split(n.Value, "\n")
-		if line < n.Line || line > n.Line+len(parts) || strings.Contains(n.Value, "${") {
-			continue
+		if line >= n.Line && line <= n.Line+strings.Count(n.Value, "\n")+1 && !strings.Contains(n.Value, "${") {
+			here = append(here, n)
 		}
+	}
+	// From the right to the left: what is replaced must not move the places of the others. One that began on an earlier line has no place here.
+	slices.SortFunc(here, func(a, b *yaml.Node) int { return cmp.Or(b.Line-a.Line, b.Column-a.Column) })
+	for _, n := range here {
+		parts := strings.Split(n.Value, "\n")
 		for _, part := range parts {
 			if part = strings.TrimSpace(part); part != "" {
 				text = maskAfter(text, part, line == n.Line, n.Column)
