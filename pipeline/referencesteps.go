@@ -1,6 +1,10 @@
 package pipeline
 
-import "github.com/streamd/streamd/sink"
+import (
+	"cmp"
+
+	"github.com/streamd/streamd/sink"
+)
 
 // referenceOfSteps is Reference of the steps.
 func referenceOfSteps() []Section {
@@ -134,7 +138,7 @@ func referenceOfSteps() []Section {
 	to, targets := &all[len(all)-1], []Section(nil)
 	to.OneOf = []string{"topic"}
 	for _, k := range targetKinds() {
-		to.Fields = append(to.Fields, Field{Name: k.name, Kind: KindSection, Section: k.name, Doc: "Outside of Kafka: a table, files. Key and value have no meaning beside it."})
+		to.Fields = append(to.Fields, Field{Name: k.name, Kind: KindSection, Section: cmp.Or(k.section, k.name), Doc: "Outside of Kafka: a table, files, requests. Key and value have no meaning beside it."})
 		to.OneOf = append(to.OneOf, k.name)
 		targets = append(targets, referenceOfTarget(k))
 	}
@@ -144,7 +148,7 @@ func referenceOfSteps() []Section {
 // referenceOfTarget is the section of a target outside of Kafka.
 func referenceOfTarget(k targetKind) Section {
 	if k.own != nil {
-		return Section{Name: k.name, Doc: k.own.doc, Fields: append([]Field{
+		return Section{Name: cmp.Or(k.section, k.name), Doc: k.own.doc, Fields: append([]Field{
 			{Name: k.address, Kind: KindText, Required: true, Doc: "Where: " + k.want + "."},
 			{Name: "columns", Kind: KindSection, Required: true, Section: "columns", Doc: "What each record's fields get."},
 		}, k.own.fields...)}

@@ -139,6 +139,7 @@ steps:
   - {name: sqlite, from: unique, to: {sqlite: {file: "a.db", table: t, columns: {a: value.a}}}}
   - {name: redis, from: unique, to: {redis: {url: "redis://a:1/0", table: t, columns: {a: value.a}, primary_key: [a]}}}
   - {name: files, from: unique, to: {files: {directory: "/d", format: csv, compress: gzip, size: 1M, interval: 10s, columns: {a: value.a}}}}
+  - {name: http, from: unique, to: {http: {url: "https://h/", class: idempotent, method: PUT, batch: 10, headers: {X: x}, timeout: 1s, max_body: 1M, ca_file: a, cert_file: b, key_file: c, token_file: d, columns: {a: value.a}}}}
   - {name: out-posted, from: posted, to: {topic: out-posted}}
   - {name: out-lines, from: lines, to: {topic: out-lines}}
   - {name: out-sent, from: sent, to: {topic: out-sent}}
@@ -168,6 +169,9 @@ func TestReferenceIsWhatIsRead(t *testing.T) {
 		}
 		if name == "output" && slices.Contains(o.known, "source") {
 			name = "input"
+		}
+		if name == "http" && slices.Contains(o.known, "url") {
+			name = "http-target" // a source has one, too
 		}
 		s, ok := sections[name]
 		if !ok {

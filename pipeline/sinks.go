@@ -17,16 +17,21 @@ import (
 	"github.com/streamd/streamd/sink/postgres"
 	"github.com/streamd/streamd/sink/redis"
 	"github.com/streamd/streamd/sink/sqlite"
+	"github.com/streamd/streamd/sink/webhook"
 	"github.com/streamd/streamd/topology"
 )
 
 // targetKind is a kind of targets that a step of kind to can name instead of a topic.
 type targetKind struct {
 	name string
+	// section is its name in the reference; empty: name.
+	section string
 	// address is the field that says where, and want what it looks like. It may hold a password.
 	address, want string
 	// classes says that the class and the version column can be chosen.
 	classes bool
+	// applied says that it has no transactions: what it gets comes from the sink's topic until it is confirmed, see sink.Applier.
+	applied bool
 	// own is what it has instead of a table, a key and a progress of a name; nil: it has those.
 	own  *ownFields
 	open func(address string, p *intoPlan) (sink.Target, error)
@@ -41,19 +46,20 @@ type ownFields struct {
 
 func targetKinds() []targetKind {
 	return []targetKind{
-		{"postgres", "dsn", "postgres://user:password@host:5432/database, or key=value pairs", true, nil, func(address string, p *intoPlan) (sink.Target, error) {
+		{name: "postgres", address: "dsn", want: "postgres://user:password@host:5432/database, or key=value pairs", classes: true, open: func(address string, p *intoPlan) (sink.Target, error) {
 			return postgres.Open(postgres.Config{DSN: address, Table: p.table, Class: p.class, Progress: p.progress, Version: p.version})
 		}},
-		{"mysql", "dsn", "user:password@tcp(host:3306)/database", true, nil, func(address string, p *intoPlan) (sink.Target, error) {
+		{name: "mysql", address: "dsn", want: "user:password@tcp(host:3306)/database", classes: true, open: func(address string, p *intoPlan) (sink.Target, error) {
 			return mysql.Open(mysql.Config{DSN: address, Table: p.table, Class: p.class, Progress: p.progress, Version: p.version})
 		}},
-		{"sqlite", "file", "the path of a file", true, nil, func(address string, p *intoPlan) (sink.Target, error) {
+		{name: "sqlite", address: "file", want: "the path of a file", classes: true, open: func(address string, p *intoPlan) (sink.Target, error) {
 			return sqlite.Open(sqlite.Config{File: address, Table: p.table, Class: p.class, Progress: p.progress, Version: p.version})
 		}},
-		{"redis", "url", "redis://user:password@host:6379/0", false, nil, func(address string, p *intoPlan) (sink.Target, error) {
+		{name: "redis", address: "url", want: "redis://user:password@host:6379/0", open: func(address string, p *intoPlan) (sink.Target, error) {
 			return redis.Open(redis.Config{URL: address, Table: p.table, Progress: p.progress})
 		}},
 		filesKind(),
+		httpKind(),
 	}
 }
 
@@ -72,7 +78,9 @@ type intoPlan struct {
 	table             sink.Table
 	class             sink.Class
 	progress, version string
-	files             files.Config // of kind files: what its own fields say
+	// What the own fields of these kinds say.
+	files files.Config
+	http  webhook.Config
 
 	columns []*template // by column
 	key     *keyPlan    // of the primary key: what the records are brought together by; nil: none
@@ -130,6 +138,10 @@ func (r *planner) into(s *stepPlan, k targetKind, key, n *yaml.Node) *intoPlan {
 	}
 	// Only whether it can be read: nothing connects before the pipeline runs. The cause could show the password.
 	t, err := k.open(p.address, p)
+	if err != nil && k.own != nil {
+		d.errorf(key, RuleInvalidValue, "%v", err) // these show none
+		return p
+	}
 	if err != nil {
 		d.errorf(address, RuleInvalidValue, "%s of %s cannot be read: want %s", k.address, k.name, k.want)
 		return p
@@ -385,6 +397,14 @@ func (t *lateTarget) get() (sink.Target, error) {
 		t.target = target
 	}
 	return t.target, nil
+}
+
+// Condition implements sink.Conditional.
+func (t *lateTarget) Condition() (what, remedy string) {
+	if !t.plan.kind.applied {
+		return "", ""
+	}
+	return sink.AppliedCondition(t.plan.class)
 }
 
 // Class implements sink.Target.

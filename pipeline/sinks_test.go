@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -115,5 +116,37 @@ func TestTombstoneDeletesARow(t *testing.T) {
 	}
 	if err := it.table.Check(row); err != nil {
 		t.Error(err)
+	}
+}
+
+// Explain says what a target without transactions leaves to its receiver, and of others nothing of the kind.
+func TestExplainNamesTheReceiver(t *testing.T) {
+	const condition = "must change nothing when a row comes again"
+	for target, want := range map[string]struct {
+		level string
+		told  bool
+	}{
+		`http: {url: "https://h/", class: idempotent, columns: {id: value.id}}`: {"exactly_once", true},
+		`http: {url: "https://h/", columns: {id: value.id}}`:                    {"at_least_once", false},
+		`files: {directory: /d, columns: {id: value.id}}`:                       {"exactly_once", false},
+	} {
+		head, _, _ := strings.Cut(sinkFile, "  - name: out")
+		p, err := Load([]byte(head+"  - {name: unique, dedup: {id: value.id, retention: 1d, scope: partition}}\n  - name: out\n    to:\n      "+target+"\n"), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		topo, err := p.Topology()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := topo.Explain()
+		if text := fmt.Sprint(e.Bounds); strings.Contains(text, condition) != want.told {
+			t.Errorf("%s:\n%s", target, text)
+		}
+		for _, o := range e.Outputs {
+			if string(o.Level) != want.level {
+				t.Errorf("%s: %s, want %s", target, o.Level, want.level)
+			}
+		}
 	}
 }

@@ -12,6 +12,8 @@
 //
 // topology.Into and the pipeline file's "to" lead a stream into a target; package processor runs the tasks.
 //
-// The packages below this one are the targets: postgres, mysql, sqlite, redis. sinktest is the suite that
+// A system without transactions becomes a target by one method: Applier, NewTarget. The topic in front of it is its write-ahead log.
+//
+// The packages below this one are the targets: postgres, mysql, sqlite, redis, files, webhook. sinktest is the suite that
 // each of them passes with its real server, and that a target of one's own can be put through.
 package sink

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/streamd/streamd/sink"
 )
 
 // Explanation says what a topology guarantees from end to end, what lowers it and what bounds it.
@@ -291,6 +293,13 @@ func boundsOf(n *node, w waypoint, readers map[string]*node) []Finding {
 	}
 	if n.opts.onMissing == Forward {
 		note("a record without a usable ID passes, and its repeats do, too", "stop, or send it to the dead letter topic")
+	}
+	if n.external != nil {
+		if c, ok := n.external.Target.(sink.Conditional); ok {
+			if what, remedy := c.Condition(); what != "" {
+				note(what, remedy)
+			}
+		}
 	}
 	switch {
 	case n.global != nil:

@@ -36,6 +36,7 @@ var levels = map[string]int{
 	"sink/sqlite":         3,
 	"sink/redis":          3,
 	"sink/files":          3,
+	"sink/webhook":        3,
 	"sink/sinktest":       4,
 	"pipeline":            4,
 	"internal/tracing":    4,

@@ -117,6 +117,8 @@ func targets() []target {
 			dir := t.TempDir()
 			return nil, dir, &fileTables{dir: dir, lines: map[string]int{}}
 		}, all[:1]},
+		// Its ledger is of class idempotent: the receiver keeps the keys.
+		{"HTTP", `http: {class: idempotent, batch: 100, url: "${ADDRESS}/%s"`, true, httpTarget, all[:1]},
 	}
 }
 
