@@ -155,7 +155,27 @@ func (w *world) lacking() (why func() string) {
 			why = func() string { return fmt.Sprintf("%s: last stable offset %d, end %d", tp, stable, end) }
 		}
 	})
-	return why
+	if why != nil {
+		return why
+	}
+	return w.refused()
+}
+
+// refused is lacking for what a full disk has not taken: its owner goes on without it and tries again.
+func (w *world) refused() (why func() string) {
+	for _, o := range w.owners {
+		if len(o.disk.refused) == 0 || o.resume == nil {
+			continue
+		}
+		for _, task := range o.stepper.Status().Tasks {
+			if o.disk.refused[task.Name] {
+				return func() string {
+					return fmt.Sprintf("the disk of %s has not taken what %s has committed", o.instance, task.Name)
+				}
+			}
+		}
+	}
+	return nil
 }
 
 // check compares the logs and the disks with the oracle. The world is at rest.

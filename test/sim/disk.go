@@ -23,6 +23,8 @@ type disk struct {
 	full    int  // how many of the next writes fail for lack of space
 	spoil   bool // when the process dies, the filters of its sealed IDs are damaged
 	low     int  // how often the next looks at the free space see too little
+	// refused are the tasks whose last write found no space: what memory holds of them is still to come.
+	refused map[string]bool
 }
 
 // written is one write: a batch, or a reset if there is none.
@@ -32,7 +34,7 @@ type written struct {
 	torn  bool // only a part of its state got there, and not the position
 }
 
-func newDisk() *disk { return &disk{tasks: map[string]*diskTask{}} }
+func newDisk() *disk { return &disk{tasks: map[string]*diskTask{}, refused: map[string]bool{}} }
 
 func (d *disk) task(name string) *diskTask {
 	t := d.tasks[name]
@@ -53,10 +55,14 @@ func (d *disk) rollback(n int) {
 	}
 }
 
-func (d *disk) wipe() { d.journal, d.tasks = nil, map[string]*diskTask{} }
+func (d *disk) wipe() {
+	d.journal, d.tasks = nil, map[string]*diskTask{}
+	clear(d.refused)
+}
 
 func (d *disk) write(w written) {
 	d.journal = append(d.journal, w)
+	delete(d.refused, w.task)
 	switch t := d.task(w.task); {
 	case w.batch == nil:
 		t.reset()
@@ -253,6 +259,7 @@ func (v taskView) Apply(b *record.Batch) error {
 	v.o.stop("disk.before")
 	if v.d.full > 0 {
 		v.d.full--
+		v.d.refused[v.name] = true
 		return fmt.Errorf("disk: %w", txlog.ErrDiskFull)
 	}
 	c := copied(b)

@@ -329,6 +329,7 @@ func (w *world) died(o *owner) {
 	}
 	w.lastFault = later(w.lastFault, o.restart)
 	o.disk.full, o.disk.low = 0, 0
+	clear(o.disk.refused) // what it held is gone with it
 	if o.disk.spoil {
 		o.disk.spoil = false
 		o.disk.spoilFilters()
