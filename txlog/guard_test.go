@@ -354,7 +354,7 @@ func TestBadgerDoesNotNotice(t *testing.T) {
 
 // Random damage of random files.
 func TestRandomDamage(t *testing.T) {
-	n := 60
+	n := randomDamages
 	if testing.Short() {
 		n = 10
 	}

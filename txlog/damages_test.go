@@ -1,0 +1,6 @@
+//go:build !race
+
+package txlog
+
+// randomDamages is how many TestRandomDamage tries.
+const randomDamages = 60
