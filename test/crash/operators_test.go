@@ -14,9 +14,10 @@ import (
 	"github.com/streamd/streamd/test/crash/operators"
 )
 
-// TestOperatorsUnderKills: windows, also behind a repartition topic, sessions, a join of two streams and timers by key, on two
-// instances that are killed with kill -9 at random, some of them with their disk. What is committed is what the oracle says:
-// each window closes once, each impression has its clicks or one result without, each timer fires once and none early.
+// TestOperatorsUnderKills: windows, also behind a repartition topic, sessions, joins of two streams, of a stream with a table and of two tables, all
+// aggregations, the ways of keeping one record, timers by key, and steps without state, on two instances that are killed with kill -9 at random,
+// some of them with their disk. What is committed is what the oracle says: each window closes once, each impression has its clicks or one result
+// without, each timer fires once and none early, each aggregation has each of its results once and in order.
 func TestOperatorsUnderKills(t *testing.T) {
 	kills := 10
 	if os.Getenv("STREAMD_SOAK") != "" {
@@ -53,6 +54,12 @@ func operatorsUnderKills(t *testing.T, kills, rate int, generate func(seed uint6
 	daemons := []*Daemon{f.daemon("a", "--instance-id", "a"), f.daemon("b", "--instance-id", "b")}
 	for _, d := range daemons {
 		f.start(d)
+	}
+	if err := sendOperators(f.ctx, f.kafka.Addresses(), operators.Prelude(), 100_000); err != nil {
+		t.Fatal(err)
+	}
+	if err := AwaitCommitted(f.ctx, f.kafka.Addresses(), operators.App, operators.Rows); err != nil {
+		t.Fatal(err)
 	}
 	input, sent := generate(f.random.Uint64()), make(chan error, 1)
 	go func() { sent <- sendOperators(f.ctx, f.kafka.Addresses(), input, rate) }()

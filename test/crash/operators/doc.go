@@ -1,4 +1,4 @@
-// Package operators is an application of windows, a join and timers that is made to be killed, its input, and an oracle that
+// Package operators is an application of windows, joins, tables, aggregations and timers that is made to be killed, its input, and an oracle that
 // says what must come of it.
 //
 //	topo, err := operators.Topology()

@@ -15,26 +15,32 @@ type Input struct {
 	Value     Event
 }
 
+// keys is how many keys there are.
+const keys = 400
+
 // Step is how far event time goes on from one record of all inputs to the next, on average.
 const Step = 20 * time.Millisecond
 
 // Begin is the event time of the first record.
 func Begin() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// Generate makes so many records, and one more for the end of each partition of each input.
+// Generate makes so many records, and one more for the end of each partition of each input. They come behind those of Prelude.
 func Generate(seed uint64, records int) []Input {
 	random := rand.New(rand.NewPCG(seed, 7))
 	out := make([]Input, 0, records+len(Inputs())*Partitions)
-	topics := []string{Visits, Visits, Impressions, Clicks, Orders}
+	topics := []string{Visits, Visits, Impressions, Clicks, Orders, Purchases}
 	newest := Begin()
 	for i := range records {
 		newest = newest.Add(time.Duration(random.Int64N(int64(2*Step/time.Millisecond))) * time.Millisecond)
 		topic := topics[random.IntN(len(topics))]
 		// Some keys come often, so that windows hold several records and timers are put off; most do not, so that sessions end.
-		key := int(random.Float64() * random.Float64() * 400)
+		key := int(random.Float64() * random.Float64() * keys)
 		in := Input{Topic: topic, Partition: int32(key % Partitions), Key: fmt.Sprintf("key-%d", key), At: newest, Value: Event{ID: fmt.Sprint(i)}}
 		in.At = newest.Add(-time.Duration(random.Int64N(int64(Disorder/time.Millisecond))) * time.Millisecond)
-		if topic == Orders {
+		switch topic {
+		case Purchases:
+			in.Value.After = random.Int64N(2 * dear)
+		case Orders:
 			in.Value.Do, in.Value.After = "set", random.Int64N(20_000)
 			if random.IntN(5) == 0 {
 				in.Value.Do, in.Value.After = "cancel", 0

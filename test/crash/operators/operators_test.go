@@ -26,13 +26,20 @@ func run(t *testing.T, input []Input, faults ...func(d *topologytest.Driver)) *A
 	for _, topic := range Inputs() {
 		in[topic] = topologytest.Input(d, topic, serde.String(), serde.JSON[Event]())
 	}
+	send := func(x Input) {
+		in[x.Topic].Send(x.Key, x.Value, topologytest.At(x.At), topologytest.ToPartition(record.Partition(x.Partition)))
+	}
+	for _, x := range Prelude() {
+		send(x)
+	}
+	d.Run()
 	const portion = 150
 	for i, x := range input {
 		if len(faults) > 0 && i%portion == portion/2 {
 			d.Run()
 			faults[i/portion%len(faults)](d)
 		}
-		in[x.Topic].Send(x.Key, x.Value, topologytest.At(x.At), topologytest.ToPartition(record.Partition(x.Partition)))
+		send(x)
 	}
 	a := NewAnswer()
 	for _, topic := range Outputs() {

@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Oracle says, by output, what must be committed of each key, in this order.
+// Oracle says, by output, what must be committed of each key, in this order, when the input comes behind Prelude.
 func Oracle(input []Input) map[string]map[string][]string {
+	input = append(Prelude(), input...)
 	out := map[string]map[string][]string{}
 	for _, topic := range Outputs() {
 		out[topic] = map[string][]string{}
@@ -29,6 +30,7 @@ func Oracle(input []Input) map[string]map[string][]string {
 	for key, all := range visits {
 		out[Tumbled][key] = lines(tumbled(key, all))
 		out[Sessions][key] = lines(sessions(key, all))
+		out[Hopped][key] = lines(hopped(key, all))
 	}
 	pages := map[string][]Input{}
 	for _, in := range input {
@@ -44,6 +46,7 @@ func Oracle(input []Input) map[string]map[string][]string {
 	for key, all := range byKey(Impressions) {
 		out[Joined][key] = lines(joined(key, all, clicks[key]))
 	}
+	folded(out, byKey(Purchases), byKey(Rows))
 	for p := range int32(Partitions) {
 		for _, f := range fired(input, p) {
 			out[Fired][f.Key] = append(out[Fired][f.Key], lines([]Firing{f})...)
@@ -65,14 +68,22 @@ func lines[T any](values []T) []string {
 	return out
 }
 
-func tumbled(key string, visits []Input) []Group {
+func tumbled(key string, visits []Input) []Group { return windowed(key, visits, tumbleSize) }
+
+// hopped are windows of which each record is in several.
+func hopped(key string, visits []Input) []Group { return windowed(key, visits, hopEvery) }
+
+// windowed are windows of tumbleSize that begin at each multiple of every.
+func windowed(key string, visits []Input, every time.Duration) []Group {
 	groups := map[int64]*Group{}
 	for _, v := range visits {
-		from := v.At.Truncate(tumbleSize).UnixMilli()
-		if groups[from] == nil {
-			groups[from] = &Group{Key: key, From: from, To: from + tumbleSize.Milliseconds()}
+		for from := v.At.Truncate(every); v.At.Sub(from) < tumbleSize; from = from.Add(-every) {
+			at := from.UnixMilli()
+			if groups[at] == nil {
+				groups[at] = &Group{Key: key, From: at, To: at + tumbleSize.Milliseconds()}
+			}
+			groups[at].IDs = append(groups[at].IDs, v.Value.ID)
 		}
-		groups[from].IDs = append(groups[from].IDs, v.Value.ID)
 	}
 	var out []Group
 	for _, from := range slices.Sorted(maps.Keys(groups)) {

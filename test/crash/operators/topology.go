@@ -23,28 +23,38 @@ const (
 	Impressions = "impressions" // the left side of the join
 	Clicks      = "clicks"      // the right one
 	Orders      = "orders"      // what sets timers
+	Purchases   = "purchases"   // what is folded
+	Rows        = "rows"        // of a table, see Prelude
 )
 
 // Inputs are all inputs.
-func Inputs() []string { return []string{Visits, Impressions, Clicks, Orders} }
+func Inputs() []string { return []string{Visits, Impressions, Clicks, Orders, Purchases, Rows} }
 
 // The outputs.
 const (
 	Tumbled  = "tumbled"
 	Sessions = "sessions"
 	Paged    = "paged" // windows behind a repartition topic
+	Hopped   = "hopped"
 	Joined   = "joined"
 	Fired    = "fired"
+	Folded   = "folded"  // aggregations, one result for each record
+	Kept     = "kept"    // one record of a key
+	Chained  = "chained" // branch, flat map, map, merge
+	Rowed    = "rowed"   // joins with tables
 )
 
 // Outputs are all outputs.
-func Outputs() []string { return []string{Tumbled, Sessions, Paged, Joined, Fired} }
+func Outputs() []string {
+	return []string{Tumbled, Sessions, Paged, Hopped, Joined, Fired, Folded, Kept, Chained, Rowed}
+}
 
 // How time is cut. Disorder is how much earlier than one before it a record may be: below each grace.
 const (
 	Disorder   = 3 * time.Second
 	grace      = 4 * time.Second
 	tumbleSize = 10 * time.Second
+	hopEvery   = 5 * time.Second
 	sessionGap = 5 * time.Second
 	joinBefore = 2 * time.Second
 	joinAfter  = 6 * time.Second
@@ -53,12 +63,13 @@ const (
 // Event is the value of a record of any input.
 type Event struct {
 	ID string `json:"id"`
-	// Do is what a record of Orders does to the timer of its key: set or cancel. A set one is due After milliseconds later.
+	// Do is what a record of Orders does to the timer of its key: set or cancel. A set one is due After milliseconds later. Of a purchase
+	// After is what it costs, in cents.
 	Do    string `json:"do,omitempty"`
 	After int64  `json:"after,omitempty"`
 }
 
-// Group is a record of Tumbled, Sessions and Paged: all records of a window, as they came.
+// Group is a record of Tumbled, Sessions, Paged and Hopped: all records of a window, as they came.
 type Group struct {
 	Key  string   `json:"key"`
 	From int64    `json:"from"` // milliseconds since 1970
@@ -96,6 +107,7 @@ func Topology() (*topology.Topology, error) {
 	visits := from(Visits)
 	groups(visits, Tumbled, window.Tumbling(tumbleSize))
 	groups(visits, Sessions, window.Session(sessionGap))
+	groups(visits, Hopped, window.Hopping(tumbleSize, hopEvery))
 	// Each page has records of all partitions, which kills set hours of event time apart.
 	byPage := topology.KeyBy(visits, "pages", serde.String(), func(r event) (string, error) { return page(r.Key), nil }, topology.Partitions(Partitions))
 	groups(byPage, Paged, window.Tumbling(tumbleSize))
@@ -111,6 +123,7 @@ func Topology() (*topology.Topology, error) {
 	topology.To(pairs, Joined, serde.String(), serde.JSON[Pair]())
 
 	timers(from(Orders))
+	folds(b)
 	return b.Build()
 }
 
