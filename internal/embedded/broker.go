@@ -10,6 +10,8 @@ import (
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 )
 
 // Limits of a topic made here.
@@ -80,6 +82,7 @@ func Start(c Config) (*Broker, error) {
 		kfake.Ports(c.Port),
 		kfake.DefaultNumPartitions(int(c.Partitions)),
 		kfake.ListenFn(listenLoopback),
+		kfake.MaxVersions(versions()),
 	}
 	if c.AutoCreate {
 		opts = append(opts, kfake.AllowAutoTopicCreation())
@@ -101,6 +104,15 @@ func Start(c Config) (*Broker, error) {
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
 	return &Broker{cluster: cluster, unwait: unwait, address: cluster.ListenAddrs()[0]}, nil
+}
+
+// versions are those of a released Kafka, without DescribeTopicPartitions: kfake's answer has no replicas that are eligible as leaders, where Kafka
+// has an empty list, and Kafka's own tools (kafka-consumer-groups.sh and kafka-topics.sh of 4.x) die of it. Where a broker does not have the
+// request they ask for the metadata.
+func versions() *kversion.Versions {
+	v := kversion.Stable()
+	v.SetMaxKeyVersion(int16(kmsg.DescribeTopicPartitions), -1)
+	return v
 }
 
 // clusterID differs at each start: a local state that was made against a broker whose data is gone must

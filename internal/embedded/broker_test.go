@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 func TestTransactionsAndReadCommitted(t *testing.T) {
@@ -55,6 +56,49 @@ func TestTransactionsAndReadCommitted(t *testing.T) {
 				t.Errorf("read %q first", v)
 			}
 			return
+		}
+	}
+}
+
+// Kafka's own tools describe topics before they describe groups: what the broker cannot answer as Kafka does it must not offer.
+func TestTopicsCanBeDescribed(t *testing.T) {
+	b, err := Start(Config{Topics: []Topic{{"bills", 2}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c, err := kgo.NewClient(kgo.SeedBrokers(b.Address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	has := map[int16]bool{}
+	offered, err := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range offered.ApiKeys {
+		has[k.ApiKey] = true
+	}
+	if !has[int16(kmsg.Metadata)] || !has[int16(kmsg.TxnOffsetCommit)] {
+		t.Fatalf("it has %v", has)
+	}
+	if !has[int16(kmsg.DescribeTopicPartitions)] {
+		return
+	}
+	req := kmsg.NewPtrDescribeTopicPartitionsRequest()
+	topic := kmsg.NewDescribeTopicPartitionsRequestTopic()
+	topic.Topic = "bills"
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range resp.Topics[0].Partitions {
+		if p.EligibleLeaderReplicas == nil || p.LastKnownELR == nil {
+			t.Errorf("partition %d: null where Kafka has a list", p.Partition)
 		}
 	}
 }
