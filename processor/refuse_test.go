@@ -272,6 +272,9 @@ func TestStateDiskFull(t *testing.T) {
 	if st := s.Status().Tasks[0]; st.State != TaskPaused || st.Reason != "state disk full" {
 		t.Errorf("task %s is %s: %s", st.Name, st.State, st.Reason)
 	}
+	if why := s.Status().Reason; !strings.Contains(why, "4 of 4 tasks are paused: state disk full") {
+		t.Errorf("the status says %q", why)
+	}
 	w.disk.low = false
 	// The disk fills up between the Kafka commit and the local apply: the batch is kept. (CRASH 37)
 	for _, task := range w.disk.tasks {
@@ -281,8 +284,8 @@ func TestStateDiskFull(t *testing.T) {
 	if got := w.read("echo"); len(got) != 2 {
 		t.Errorf("%d records after there is space", len(got))
 	}
-	if st := s.Status(); st.State != Running {
-		t.Errorf("state %s", st.State)
+	if st := s.Status(); st.State != Running || st.Reason != "" {
+		t.Errorf("state %s: %s", st.State, st.Reason)
 	}
 	w.settle(w.live())
 }

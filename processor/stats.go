@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -206,6 +207,9 @@ func (s *stats) status(topo *topology.Topology) Status {
 	if out.State == Blocked {
 		out.Reason = s.held()
 	}
+	if out.Reason == "" {
+		out.Reason = s.paused()
+	}
 	out.Globals = s.globals.status()
 	ops := map[string]*OperatorStatus{}
 	for _, sub := range topo.Subtopologies() {
@@ -287,6 +291,20 @@ func (s *stats) current() State {
 		return Blocked
 	}
 	return Running
+}
+
+// paused says how many tasks stand still, and why; empty: none.
+func (s *stats) paused() string {
+	n, why := 0, ""
+	for _, v := range s.tasks {
+		if v.status.State == TaskPaused {
+			n, why = n+1, v.status.Reason
+		}
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d tasks are paused: %s; they go on when there is space", n, len(s.tasks), why)
 }
 
 // settled ends a rebalance, for the metric, once every task runs again.

@@ -85,14 +85,10 @@ func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		var u *url.Error
-		if errors.As(err, &u) {
-			err = u.Err // without the made-up host of a socket
-		}
 		if connected.Load() && os.IsTimeout(err) {
 			return nil, fmt.Errorf("%s: %w within %v: the process is there, but is stopped, frozen or short of CPU", c.address, ErrNoAnswer, c.http.Timeout)
 		}
-		return nil, fmt.Errorf("no streamd at %s: %w: %w", c.address, ErrNotReachable, err)
+		return nil, c.absent(err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -109,6 +105,19 @@ func (c *Client) Read(ctx context.Context, path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %s for %s", c.address, resp.Status, path)
 	}
 	return body, nil
+}
+
+// absent says that nobody answers, and what to look at.
+func (c *Client) absent(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		err = u.Err // without the made-up host of a socket
+	}
+	remedy := "is it the --http address of a process that runs?"
+	if strings.HasPrefix(c.address, "unix:") {
+		remedy = "does it run, and with this data directory (--data-dir, or --addr with its --admin or --http)? The socket is its user's alone"
+	}
+	return fmt.Errorf("no streamd at %s: %w: %w; %s", c.address, ErrNotReachable, err, remedy)
 }
 
 // Pipelines returns a line for each pipeline of the process.

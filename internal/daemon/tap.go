@@ -152,7 +152,7 @@ func (c *Client) Tap(ctx context.Context, q TapQuery, opened func(), fn func(pro
 	endless.Timeout = 0
 	resp, err := endless.Do(req)
 	if err != nil {
-		return fmt.Errorf("no streamd at %s: %w: %w", c.address, ErrNotReachable, err)
+		return c.absent(err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
