@@ -77,6 +77,7 @@ type globalTable struct {
 
 	// Of the reader alone.
 	begun   bool // the reading under way has been started
+	begunAt time.Time
 	retryAt time.Time
 	tag     uint64
 	next    map[string][]byte // rows of a load that is not complete; nil: none is under way
@@ -203,8 +204,8 @@ func (g *globals) begin(ctx context.Context, t *globalTable) error {
 		return err
 	}
 	g.tags++
-	t.tag, t.begun, t.next, t.nextAt = g.tags, true, map[string][]byte{}, 0
 	now := g.now()
+	t.tag, t.begun, t.begunAt, t.next, t.nextAt = g.tags, true, now, map[string][]byte{}, 0
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.loaded {
@@ -250,8 +251,8 @@ func (g *globals) take(t *globalTable, p *globalPart, b broker.Batch, size int) 
 	if b.Err != nil {
 		return fmt.Errorf("processor: global table %q: read %s: %w", t.spec.Name, p.tp, b.Err)
 	}
-	if t.next == nil && g.outlived(t, p, b) {
-		g.again(t, fmt.Sprintf("nothing was heard of %s for %v: deletions may have been compacted away", p.tp, b.Asked.Sub(p.now.asOf).Round(time.Second)))
+	if g.outlived(t, p, b) {
+		g.again(t, fmt.Sprintf("nothing was heard of %s for %v: deletions may have been compacted away", p.tp, b.Asked.Sub(p.now.heard).Round(time.Second)))
 		return nil
 	}
 	rows, skipped, err := g.rowsOf(t, p, b)
@@ -280,9 +281,14 @@ func (g *globals) take(t *globalTable, p *globalPart, b broker.Batch, size int) 
 }
 
 // outlived says whether the answer comes after a silence in which a deletion may have been written and compacted away. Rows that were
-// deleted so would stay for ever.
+// deleted so would stay for ever. A reading of the whole topic has no moment yet as of which its rows are whole: it may have found a row as early as
+// at its begin. Without a silence it goes on however long it takes, since it would take as long again.
 func (g *globals) outlived(t *globalTable, p *globalPart, b broker.Batch) bool {
-	return t.topic.Cleanup != broker.Delete && b.Asked.Sub(p.now.heard) >= globalGap && b.Asked.Sub(p.now.asOf) >= t.topic.DeleteRetention
+	asOf := p.now.asOf
+	if t.next != nil {
+		asOf = t.begunAt
+	}
+	return t.topic.Cleanup != broker.Delete && b.Asked.Sub(p.now.heard) >= globalGap && b.Asked.Sub(asOf) >= t.topic.DeleteRetention
 }
 
 // globalRow is a change of a table; a nil value deletes.

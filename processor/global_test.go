@@ -224,6 +224,40 @@ func TestGlobalTableGoesStale(t *testing.T) {
 	}
 }
 
+// TestGlobalTableReadThroughASilence: brokers that answer no more in the middle of a reading may have deleted meanwhile what was read before, and
+// compacted the deletion away: the reading begins again.
+func TestGlobalTableReadThroughASilence(t *testing.T) {
+	w := newGlobalWorld(t, rated(t, false))
+	w.rate("b", 2)
+	for i := range int64(50) {
+		w.rate(fmt.Sprint("k", i), i)
+	}
+	w.maxFetch = 100
+	s := w.live()
+	away := cutOff(s)
+	for range 4 {
+		if err := s.Step(context.Background(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if g := s.Status().Globals[0]; g.State != GlobalReading || s.engine.globals.named("rate").next["b"] == nil {
+		t.Fatalf("not in the middle of a reading that has found the row: %+v", g)
+	}
+	*away = true
+	w.rate("b", -1)
+	w.b.Advance(tombstones + time.Second)
+	for p := range record.Partition(2) {
+		w.b.Compact(record.TopicPartition{Topic: "rates", Partition: p})
+	}
+	*away = false
+	w.send(0, "bob", "1", 0)
+	w.settle(s)
+	w.wantOuts("bob", noRow)
+	if g := s.Status().Globals[0]; g.State != GlobalCurrent || g.Rows != 50 || g.Reads != 2 {
+		t.Errorf("%+v", g)
+	}
+}
+
 // TestGlobalTableBehindRetention: what was to be read next is no longer there: the topic is read anew, and until that is done the old rows
 // serve.
 func TestGlobalTableBehindRetention(t *testing.T) {
