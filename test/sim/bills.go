@@ -76,8 +76,8 @@ func parseTotal(s string) (t total, err error) {
 }
 
 // billsTopology builds the workload's topology. What it computes is repeated, without it, by the oracle. The
-// wide one has a dedup over all partitions too, the linked one a join and timers.
-func billsTopology(wide, linked bool) (*topology.Topology, error) {
+// wide one has a dedup over all partitions too; what else there is says its configuration.
+func billsTopology(c Config) (*topology.Topology, error) {
 	b := topology.New(app)
 	in := topology.From(b, billsTopic, serde.String(), serde.String(), topology.IDHeader(idHeader))
 	unique := topology.Dedup(in, "unique", topology.Retention(window), topology.OnTooLate(topology.Drop))
@@ -135,13 +135,19 @@ func billsTopology(wide, linked bool) (*topology.Topology, error) {
 	})
 	topology.To(sums, sumsTopic, serde.String(), serde.String())
 
-	if wide {
+	if c.Wide {
 		everywhere := topology.Dedup(in, "everywhere", topology.Retention(window), topology.OnTooLate(topology.Forward), topology.ScopeStream())
 		topology.To(everywhere, onceTopic, serde.String(), serde.String())
 	}
 
-	if linked {
+	if c.Linked {
 		link(b)
+	}
+	if c.Hops > 0 {
+		countVisits(b, c.Hops)
+	}
+	if c.Rated {
+		lookUp(b, unique)
 	}
 
 	notes := topology.From(b, notesTopic, serde.String(), serde.String())
@@ -180,6 +186,9 @@ type loader struct {
 	bad        int     // such that cannot be read: to be dead letters, each time
 	twins      bool    // the same ID in two partitions
 	linked     *linked // nil: none
+	visits     *visits // nil: none
+	rates      *rates  // nil: none
+	hops       int     // of the visits
 	resend     int     // so many of what was made before come again in the next burst
 	duplicates int     // sent again in the same partition: to be dropped
 	late       int     // older than the window: to be dropped
@@ -253,6 +262,12 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 			put(s)
 			l.made = append(l.made, s)
 		}
+	}
+	if l.visits != nil {
+		l.visits.burst(l.b, now, l.hops > 1)
+	}
+	if l.rates != nil {
+		l.rates.burst(l, now, abort)
 	}
 	if l.rng.IntN(8) == 0 {
 		// An aborted attempt at the same bills: nobody may see it.

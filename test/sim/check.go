@@ -16,8 +16,14 @@ import (
 )
 
 // recoveryLimit is C9: after the last fault everything is caught up within the transaction timeout, the
-// session timeout and 10 s.
-const recoveryLimit = transactionTimeout + sessionTimeout + 10*time.Second
+// session timeout and 10 s. Windows are closed once time has gone on by itself.
+func (w *world) recoveryLimit() time.Duration {
+	limit := transactionTimeout + sessionTimeout + 10*time.Second
+	if w.conf.Hops > 0 {
+		limit += visitsClose
+	}
+	return limit
+}
 
 // inputTopics are what the group reads.
 func (w *world) inputTopics() []string {
@@ -38,6 +44,12 @@ func (w *world) outputTopics() []string {
 	}
 	if w.conf.Linked {
 		all = append(all, dealsTopic, remindTopic)
+	}
+	if w.conf.Hops > 0 {
+		all = append(all, countsTopic)
+	}
+	if w.conf.Rated {
+		all = append(all, ratedTopic)
 	}
 	return all
 }
@@ -75,7 +87,7 @@ func (w *world) finished() bool {
 			return false
 		}
 	}
-	return w.allRun() && w.lacking() == nil
+	return w.allRun() && w.lacking() == nil && !w.ratesBehind() && !w.windowsToWaitFor()
 }
 
 // allRun says whether every task runs in exactly one process.
@@ -120,6 +132,13 @@ func (w *world) between() bool {
 func (w *world) behind() string {
 	if why := w.lacking(); why != nil {
 		return why()
+	}
+	if w.ratesBehind() {
+		return "a global table is not read"
+	}
+	if w.windowsOpen() {
+		_, all := w.counted()
+		return fmt.Sprintf("%d of %d visits are counted, %d are late", all, w.load.visits.sent, w.lateVisits())
 	}
 	return ""
 }
@@ -188,6 +207,8 @@ func (w *world) check() {
 	w.checkDead()
 	w.checkOnce()
 	w.checkLinked()
+	w.checkVisits()
+	w.checkRates(o)
 	w.checkTasks()
 	w.checkCounters(o)
 	w.watch.check()

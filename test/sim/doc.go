@@ -7,7 +7,8 @@
 // between any two of its steps.
 //
 // The workload is "bills": a dedup whose output is echoed, totals per account in a state store (with
-// deletes), and sums per region behind a repartition topic with a dedup of its own. The checks read the
+// deletes), and sums per region behind a repartition topic with a dedup of its own. Some runs have more beside it: a join of streams
+// and timers, windows behind one or two repartition topics, or a join with a global table. The checks read the
 // raw logs of the cluster after the run (see check.go); they know nothing of the faults.
 //
 //	go test ./test/sim                              the seeds of a normal run, every single crash point

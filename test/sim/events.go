@@ -83,6 +83,7 @@ func whats() []what {
 			for _, tp := range w.changelogs() {
 				w.b.Compact(tp)
 			}
+			w.compactRates()
 		}},
 		{"retention", 1, nil, func(w *world, _ Fault) { // of the input: what is processed goes
 			w.each(w.inputTopics(), func(tp record.TopicPartition) {
@@ -91,6 +92,13 @@ func whats() []what {
 		}},
 		{"long night", 5, drawRollback, (*world).night},
 		{"an hour", 3, func(rng *rand.Rand, f *Fault) { f.Duration = window - millis(rng, 600_000) }, (*world).hour},
+		// A process hears nothing of the global table for a while, and gets tasks that have seen more of it.
+		{"global table unheard", 2, nil, func(w *world, f Fault) {
+			o := w.target(f.Target)
+			o.deaf = w.now().Add(f.Duration)
+			w.lastFault = o.deaf
+			w.group.pending, w.group.moveAll, w.load.next, w.load.flood = true, true, w.now(), 10
+		}},
 		{"disk full", 2, nil, func(w *world, f Fault) {
 			d := w.owners[f.Target%len(w.owners)].disk
 			d.full, d.low = 1+f.N, f.Target%3
@@ -189,7 +197,12 @@ func (w *world) killFor(o *owner, d time.Duration) {
 
 // jump lets much time go by at once. The schedule and the input go on afterwards as if it had not.
 func (w *world) jump(d time.Duration) {
-	w.b.Advance(d)
+	w.b.Advance(d / 2)
+	if r := w.load.rates; r != nil { // what is deleted now is compacted away before anybody has heard of it
+		r.burst(w.load, w.now(), w.abort)
+	}
+	w.b.Advance(d - d/2)
+	w.compactRates()
 	w.jumped += d
 	w.load.next = w.load.next.Add(d)
 	w.lastFault = w.now()

@@ -83,7 +83,7 @@ func TestOutputDoesNotDependOnHowItRuns(t *testing.T) {
 	for seed := range uint64(60) {
 		conf := FromSeed(1000 + seed)
 		rng := rand.New(rand.NewPCG(seed, 0x3e7a))
-		conf.Partitions, conf.Bills, conf.Wide, conf.Twins, conf.Linked = 3, 0, false, false, false
+		conf.Partitions, conf.Bills, conf.Wide, conf.Twins, conf.Linked, conf.Hops, conf.Rated = 3, 0, false, false, false, 0, false
 		conf.Schedule = slices.DeleteFunc(conf.Schedule, Fault.jumps) // time is a part of the input
 		conf.Options = []processor.Option{
 			processor.WithTransactionLimits(1+rng.IntN(60), 1<<(10+rng.IntN(12)), transactionTimeout),

@@ -41,6 +41,7 @@ type owner struct {
 	restart time.Time     // of a dead one
 	wanted  bool          // a process is to be here
 	skew    time.Duration // of its clock
+	deaf    time.Time     // until then it hears nothing of the global table
 
 	revoke []record.TopicPartition // to be given back; nil: nothing
 	news   []notice                // of the group, on their way, in order
@@ -103,6 +104,37 @@ func (o *owner) stop(where string) {
 	}
 }
 
+// halfDeaf is the cluster as a process sees it that may hear nothing of the global table.
+type halfDeaf struct {
+	*simbroker.Client
+	o *owner
+}
+
+// NewReader implements broker.Cluster.
+func (h halfDeaf) NewReader(c broker.ReaderConfig) broker.Reader {
+	return &deafReader{Reader: h.Client.NewReader(c), o: h.o}
+}
+
+type deafReader struct {
+	broker.Reader
+	o     *owner
+	rates bool // it reads the global table
+}
+
+// Seek implements broker.Reader.
+func (r *deafReader) Seek(tp record.TopicPartition, next record.Offset, tag uint64) {
+	r.rates = r.rates || tp.Topic == ratesTopic
+	r.Reader.Seek(tp, next, tag)
+}
+
+// Poll implements broker.Reader.
+func (r *deafReader) Poll(ctx context.Context, wait time.Duration) []broker.Batch {
+	if r.rates && r.o.w.now().Before(r.o.deaf) {
+		return nil
+	}
+	return r.Reader.Poll(ctx, wait)
+}
+
 // metrics are of all processes together: nobody looks at them, and to make them takes long.
 var metrics = sync.OnceValue(func() *metric.Set {
 	m, err := metric.New(nil, app)
@@ -124,7 +156,7 @@ func (o *owner) main() error {
 		o.stop(string(call.API))
 	}
 	s, err := processor.NewStepper(ctx, o.w.topo, processor.Env{
-		Cluster: c, Local: diskView{o.disk, o}, Instance: o.instance, Now: func() time.Time { return o.w.now().Add(o.skew) },
+		Cluster: halfDeaf{c, o}, Local: diskView{o.disk, o}, Instance: o.instance, Now: func() time.Time { return o.w.now().Add(o.skew) },
 		Sleep: func(ctx context.Context, d time.Duration) error {
 			o.wake = o.w.now().Add(d)
 			o.stop("sleep")

@@ -3,7 +3,6 @@
 package sim
 
 import (
-	"slices"
 	"strconv"
 	"testing"
 
@@ -15,7 +14,7 @@ const plantedSeeds = 500
 
 // Each planted bug must be found; how many seeds it takes is the sensitivity of the simulation.
 func TestPlanted(t *testing.T) {
-	for _, b := range slices.Concat(bugs(), moreBugs()) {
+	for _, b := range allBugs() {
 		t.Run(b.Name, func(t *testing.T) {
 			planted.Find(t, b, planted.Search{
 				Package: "./test/sim", Limit: plantedSeeds,

@@ -56,6 +56,8 @@ func smaller(c Config) (all []Config) {
 	add(c.Owners > 1, func(x *Config) { x.Owners-- })
 	add(c.Wide, func(x *Config) { x.Wide = false })
 	add(c.Linked, func(x *Config) { x.Linked = false })
+	add(c.Hops > 0, func(x *Config) { x.Hops-- })
+	add(c.Rated, func(x *Config) { x.Rated = false })
 	add(c.Twins, func(x *Config) { x.Twins = false })
 	add(c.Prefetch, func(x *Config) { x.Prefetch = false })
 	for i := range c.Schedule {

@@ -92,7 +92,11 @@ func TestSeeds(t *testing.T) {
 // checkCoverage is C12: a harness whose faults do not happen proves nothing.
 func checkCoverage(t *testing.T, seeds int, hits map[string]int) {
 	t.Helper()
-	points := []string{"deal", "timer fired", "slow marker", "fault during a recovery", "unknown outcome: committed", "unknown outcome: aborted"}
+	points := []string{
+		"deal", "timer fired", "window behind marks", "windows behind marks, none late", "idle writer of marks",
+		"row of a global table seen to change", "global table read anew",
+		"slow marker", "fault during a recovery", "unknown outcome: committed", "unknown outcome: aborted",
+	}
 	for _, f := range slots() {
 		points = append(points, f.name())
 	}
@@ -159,8 +163,10 @@ func TestKillAtEveryStep(t *testing.T) {
 		{Seed: 2, Partitions: 2, Owners: 2, Bills: 30, Protocol: simbroker.V2, Prefetch: true},
 		{Seed: 4, Partitions: 2, Owners: 3, Bills: 45},
 		{Seed: 5, Partitions: 1, Owners: 1, Bills: 20, Linked: true},
+		{Seed: 6, Partitions: 2, Owners: 1, Bills: 12, Hops: 1},
+		{Seed: 7, Partitions: 1, Owners: 1, Bills: 20, Rated: true},
 	} {
-		t.Run(fmt.Sprintf("%d partitions, linked %v", base.Partitions, base.Linked), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d partitions, linked %v, hops %d, rated %v", base.Partitions, base.Linked, base.Hops, base.Rated), func(t *testing.T) {
 			t.Parallel()
 			whole := Run(base)
 			if len(whole.Errors) > 0 {

@@ -28,6 +28,8 @@ type Config struct {
 	Wide       bool               // the wide topology
 	Twins      bool               // some IDs come in two partitions
 	Linked     bool               // a join and timers, too
+	Hops       int                // repartition topics in front of windows; 0: there are no windows
+	Rated      bool               // a join with a global table, too
 	Schedule   []Fault
 	Options    []processor.Option // of the application
 
@@ -49,13 +51,17 @@ func FromSeed(seed uint64) Config {
 	c.Twins = steady && rng.IntN(2) == 0
 	c.Wide = steady && rng.IntN(6) == 0
 	c.Linked = steady && !c.Wide && rng.IntN(5) == 0
+	if steady && !c.Wide && !c.Linked && rng.IntN(3) == 0 {
+		c.Hops = 1 + rng.IntN(2)
+	}
+	c.Rated = !c.Twins && c.Hops == 0 && rng.IntN(2) == 0
 	return c
 }
 
 // String is what a run is, without its schedule.
 func (c Config) String() string {
-	return fmt.Sprintf("seed %d, protocol V%d, %d partitions, %d instances, %d bills, fetches of %d bytes (prefetch %v), wide %v, twins %v, linked %v",
-		c.Seed, c.Protocol+1, c.Partitions, c.Owners, c.Bills, c.MaxFetch, c.Prefetch, c.Wide, c.Twins, c.Linked)
+	return fmt.Sprintf("seed %d, protocol V%d, %d partitions, %d instances, %d bills, fetches of %d bytes (prefetch %v), wide %v, twins %v, linked %v, hops %d, rated %v",
+		c.Seed, c.Protocol+1, c.Partitions, c.Owners, c.Bills, c.MaxFetch, c.Prefetch, c.Wide, c.Twins, c.Linked, c.Hops, c.Rated)
 }
 
 // Result is what a run has shown.
@@ -130,7 +136,7 @@ func Run(conf Config) Result {
 }
 
 func newWorld(conf Config) *world {
-	topo, err := billsTopology(conf.Wide, conf.Linked)
+	topo, err := billsTopology(conf)
 	if err != nil {
 		return nil
 	}
@@ -144,9 +150,17 @@ func newWorld(conf Config) *world {
 	if conf.Linked {
 		inputs = append(inputs, offersTopic, takesTopic)
 	}
+	if conf.Hops > 0 {
+		inputs = append(inputs, visitsTopic)
+	}
 	for _, name := range append(inputs, w.outputTopics()...) {
 		if err := setup.CreateTopic(context.Background(), broker.Topic{Name: name, Partitions: int32(w.partitions), Retention: -1}); err != nil {
 			w.fail("create topic %s: %v", name, err)
+		}
+	}
+	if conf.Rated {
+		if err := setup.CreateTopic(context.Background(), ratesTopicOf(w.partitions)); err != nil {
+			w.fail("create topic %s: %v", ratesTopic, err)
 		}
 	}
 	w.b.MarkerDelay = w.markerDelay
@@ -165,6 +179,12 @@ func newWorld(conf Config) *world {
 	}
 	if conf.Linked {
 		w.load.linked = newLinked(w.rngs(0x117), w.partitions)
+	}
+	if w.load.hops = conf.Hops; conf.Hops > 0 {
+		w.load.visits = newVisits(w.rngs(0x715), w.partitions)
+	}
+	if conf.Rated {
+		w.load.rates = newRates(w.rngs(0x4a7e))
 	}
 	w.watch = newObserver(w)
 	// The input lasts as long as the faults, so that they meet work.
@@ -217,8 +237,8 @@ func (w *world) run() {
 		if w.rng.IntN(4) == 0 {
 			w.b.Advance(time.Duration(w.rng.IntN(1500)) * time.Microsecond)
 		}
-		if w.quiet && w.now().Sub(w.lastFault) > recoveryLimit {
-			w.fail("C9: not caught up %v after the last fault: %s", recoveryLimit, w.behind())
+		if limit := w.recoveryLimit(); w.quiet && w.now().Sub(w.lastFault) > limit {
+			w.fail("C9: not caught up %v after the last fault: %s", limit, w.behind())
 		}
 	}
 	if w.steps >= enough {
@@ -288,8 +308,8 @@ func (w *world) happen(now time.Time) {
 		w.b.DeliverHeld()
 		w.b.ReleaseMarkers(func(record.TopicPartition) bool { return true })
 		w.lastFault = later(w.lastFault, now)
-		for _, o := range w.owners { // what was stopped or dead comes back
-			w.lastFault = later(later(w.lastFault, o.paused), o.restart)
+		for _, o := range w.owners { // what was stopped, deaf or dead comes back
+			w.lastFault = later(later(later(w.lastFault, o.paused), o.deaf), o.restart)
 		}
 	}
 	w.load.burst(now, w.abort)
@@ -424,6 +444,9 @@ func (w *world) partitionAt(n int) record.TopicPartition {
 	all := w.changelogs()
 	for _, name := range []string{billsTopic, echoTopic, totalsTopic, sumsTopic} {
 		all = append(all, record.TopicPartition{Topic: name})
+	}
+	if w.load.rates != nil {
+		w.each([]string{ratesTopic}, func(tp record.TopicPartition) { all = append(all, tp) })
 	}
 	return all[n%len(all)]
 }
