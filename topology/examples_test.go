@@ -6,10 +6,13 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/streamd/streamd/topology"
 )
 
 // sources parses the package's files of which want is true.
@@ -53,19 +56,57 @@ func operatorsOf(files []*ast.File) map[string]bool {
 	return found
 }
 
+func isTest(name string) bool { return strings.HasSuffix(name, "_test.go") }
+
+// operators are those of the package, in alphabetical order.
+func operators(t *testing.T) []string {
+	t.Helper()
+	all := slices.Sorted(maps.Keys(operatorsOf(sources(t, func(name string) bool { return !isTest(name) }))))
+	if len(all) < 30 {
+		t.Fatalf("only %d operators: %v", len(all), all)
+	}
+	return all
+}
+
+// TestEveryOperatorIsExplained: TestExplainOfEveryCombination has each operator.
+func TestEveryOperatorIsExplained(t *testing.T) {
+	shown := topology.ExplainedFunctions()
+	for _, name := range operators(t) {
+		if !shown[name] {
+			t.Errorf("no row of the table has %s", name)
+		}
+	}
+}
+
+// TestEveryOperatorIsInTheDocument: docs/concepts/operators.md says of each operator what a pipeline file has for it.
+func TestEveryOperatorIsInTheDocument(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "docs", "concepts", "operators.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for line := range strings.Lines(string(page)) {
+		if cells := strings.Split(line, "|"); len(cells) > 2 {
+			for i, word := range strings.Split(cells[1], "`") {
+				named[word] = named[word] || i%2 == 1
+			}
+		}
+	}
+	for _, name := range operators(t) {
+		if !named[name] {
+			t.Errorf("%s stands in no row", name)
+		}
+	}
+}
+
 // TestEveryOperatorHasAnExample: each operator has an example with an output, which go test runs.
 func TestEveryOperatorHasAnExample(t *testing.T) {
-	isTest := func(name string) bool { return strings.HasSuffix(name, "_test.go") }
-	operators := operatorsOf(sources(t, func(name string) bool { return !isTest(name) }))
-	if len(operators) < 30 {
-		t.Fatalf("only %d operators: %v", len(operators), slices.Sorted(maps.Keys(operators)))
-	}
 	runs := map[string]bool{}
 	for _, e := range doc.Examples(sources(t, isTest)...) {
 		name, _, _ := strings.Cut(e.Name, "_")
 		runs[name] = runs[name] || e.Output != "" || e.EmptyOutput
 	}
-	for _, name := range slices.Sorted(maps.Keys(operators)) {
+	for _, name := range operators(t) {
 		if !runs[name] {
 			t.Errorf("%s has no example that is run: Example%s with an // Output", name, name)
 		}
