@@ -113,6 +113,9 @@ func (t *Task) wait(passed time.Duration) {
 
 // ready says whether a record can be processed, or the outcome of a call.
 func (t *Task) ready() bool {
+	if t.waiting != nil {
+		return false // it is asked again at the next step
+	}
 	if t.callsDue() {
 		return true
 	}

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/internal/invariant"
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/topology"
 )
 
@@ -118,14 +120,16 @@ type Task struct {
 	arena     arena
 	tooLarge  error // set by Emit for the record in hand
 	undoOut   savepoint
-	records   int // of this transaction, and pieces that were due
-	consumed  int // records alone
-	bytes     int
-	skipped   bool      // a position moved without a record (markers)
-	oldest    time.Time // lowest timestamp of this transaction, for the latency metric
-	errors    []RecordErrorStatus
-	tapViews  []tapView // by tap
-	traces    taskTraces
+	// waiting is why the next record, or what is due, cannot be done now though nothing is wrong with it (serde.ErrUnavailable).
+	waiting  error
+	records  int // of this transaction, and pieces that were due
+	consumed int // records alone
+	bytes    int
+	skipped  bool      // a position moved without a record (markers)
+	oldest   time.Time // lowest timestamp of this transaction, for the latency metric
+	errors   []RecordErrorStatus
+	tapViews []tapView // by tap
+	traces   taskTraces
 }
 
 // Txn is what a task wants to be committed.
@@ -242,6 +246,16 @@ func (t *Task) size() int {
 // fewer if they are large. now is the host's clock, the only one that the task hears of. It returns how much it
 // did. An error means that the operator's policy is to stop; it names operator and record.
 func (t *Task) Process(now time.Time, limit int) (int, error) {
+	n, err := t.run(now, limit)
+	t.waiting = nil
+	if errors.Is(err, serde.ErrUnavailable) {
+		// The record, or the piece, is undone and still the next one: the next call does it again.
+		t.waiting, err = err, nil
+	}
+	return n, err
+}
+
+func (t *Task) run(now time.Time, limit int) (int, error) {
 	invariant.Check(!t.prepared, "INV-6 task %s processes while a commit is prepared", t.name)
 	most := t.size() + turnBytes
 	t.tick(now)
@@ -253,7 +267,10 @@ func (t *Task) Process(now time.Time, limit int) (int, error) {
 			n += did
 			continue
 		}
-		in := t.pick()
+		in, pickErr := t.pick()
+		if err = pickErr; err != nil {
+			continue
+		}
 		if in == nil || t.held() {
 			break
 		}
@@ -296,21 +313,24 @@ func (t *Task) Process(now time.Time, limit int) (int, error) {
 }
 
 // pick returns the input whose head has the lowest timestamp (the first one of equals), or nil: none has a record, or it is
-// not known yet which one is next.
-func (t *Task) pick() *input {
+// not known yet which one is next. The error is serde.ErrUnavailable.
+func (t *Task) pick() (*input, error) {
 	if _, waits := t.awaits(); waits {
-		return nil
+		return nil, nil
 	}
 	var best *input
 	for _, in := range t.inputs {
 		if in == nil || in.empty() {
 			continue
 		}
+		if err := in.findTime(); err != nil {
+			return nil, fmt.Errorf("processor: task %s: time of the next record of %s: %w", t.name, in.tp, err)
+		}
 		if best == nil || in.time().Before(best.time()) {
 			best = in
 		}
 	}
-	return best
+	return best, nil
 }
 
 // process runs one record. What it did is undone if it fails.

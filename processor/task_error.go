@@ -10,6 +10,7 @@ import (
 	"github.com/streamd/streamd/internal/invariant"
 	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/topology"
 )
 
@@ -43,7 +44,7 @@ func (t *Task) failed(in *input, r *broker.Record, err error, now time.Time) err
 		return err
 	}
 	var oe *topology.OperatorError
-	if !errors.As(err, &oe) {
+	if !errors.As(err, &oe) || errors.Is(err, serde.ErrUnavailable) {
 		return fmt.Errorf("processor: task %s: record %s: %w", t.name, t.current, err)
 	}
 	action := t.action(oe)

@@ -1,10 +1,12 @@
 package processor
 
 import (
+	"errors"
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
 )
 
 // input is the queue of one input partition.
@@ -83,18 +85,27 @@ func (in *input) head() *broker.Record {
 	return &in.queue[0].Records[in.at]
 }
 
-// time is the event time of the head. If it cannot be found the chain fails the record by its policy;
-// until then its own timestamp has to do.
+// findTime finds the event time of the head. If the record is to blame that it cannot be found, the chain fails it by its policy; until
+// then its own timestamp has to do. The error is serde.ErrUnavailable: nobody knows yet.
+func (in *input) findTime() error {
+	if in.eventTime == nil || in.timed {
+		return nil
+	}
+	at, err := in.eventTime(in.head())
+	switch {
+	case errors.Is(err, serde.ErrUnavailable):
+		return err
+	case err != nil:
+		at = in.head().Timestamp
+	}
+	in.headAt, in.timed = at, true
+	return nil
+}
+
+// time is the event time of the head, which findTime has found.
 func (in *input) time() time.Time {
 	if in.eventTime == nil {
 		return in.head().Timestamp
-	}
-	if !in.timed {
-		var err error
-		if in.headAt, err = in.eventTime(in.head()); err != nil {
-			in.headAt = in.head().Timestamp
-		}
-		in.timed = true
 	}
 	return in.headAt
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/streamd/streamd/internal/invariant"
 	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/topology"
 	"github.com/streamd/streamd/window"
 )
@@ -278,7 +279,7 @@ func (e *TimerError) Unwrap() error { return e.Err }
 func (t *Task) pieceFailed(x topology.Timed, err error, now time.Time) error {
 	var v invariant.Violation
 	var oe *topology.OperatorError
-	if errors.As(err, &v) || !errors.As(err, &oe) {
+	if errors.As(err, &v) || !errors.As(err, &oe) || errors.Is(err, serde.ErrUnavailable) {
 		return fmt.Errorf("processor: task %s: what is due: %w", t.name, err)
 	}
 	piece := x.Pending()

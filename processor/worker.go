@@ -278,6 +278,7 @@ func (w *worker) process() error {
 				w.stats.recordError(r.name, r.task.errors)
 				return err
 			}
+			w.tellWaiting(r)
 			if n > 0 {
 				worked = true
 				left -= n
@@ -294,6 +295,25 @@ func (w *worker) process() error {
 			return nil
 		}
 	}
+}
+
+// tellWaiting shows in the status why a task waits with its next record, and logs when that begins and when it is over.
+func (w *worker) tellWaiting(r *taskRun) {
+	reason := ""
+	if r.task.waiting != nil {
+		reason = r.task.waiting.Error()
+	}
+	if reason == r.reason {
+		return
+	}
+	switch {
+	case reason == "":
+		w.log.Info("task goes on", "task", r.name)
+	case r.reason == "":
+		w.log.Warn("task waits; no record is lost, and it goes on by itself", "task", r.name, "err", r.task.waiting)
+	}
+	r.reason = reason
+	w.publish(r)
 }
 
 // note takes note of what a task has done, which may begin the transaction.

@@ -20,6 +20,12 @@ type Serde[T any] interface {
 // ErrNull is the answer of Decode(nil) for a type that has no value for null.
 var ErrNull = errors.New("null, where the type has no value for it (serde.Optional gives it one)")
 
+// ErrUnavailable marks an error of Append or Decode that is no fault of the value: what a Serde needs to know of it, such as a
+// schema in a registry, cannot be asked for now. The processor applies no error policy to it: it keeps the record, commits
+// what was done before, and asks again until there is an answer. A Serde must come back from such a question within
+// seconds, since the worker that asks does nothing else.
+var ErrUnavailable = errors.New("what the encoding depends on is not available at the moment")
+
 // SizeError is the answer to an encoding that has the wrong length.
 type SizeError struct {
 	Type      string // the serde's name
