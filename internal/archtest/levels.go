@@ -17,6 +17,7 @@ var levels = map[string]int{
 	"internal/invariant":  0,
 	"internal/fault":      0,
 	"internal/ordered":    0,
+	"internal/tlsfile":    0,
 	"internal/broker":     1,
 	"internal/metric":     1,
 	"internal/embedded":   1,

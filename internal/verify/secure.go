@@ -1,8 +1,6 @@
 package verify
 
 import (
-	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"os"
 	"strings"
@@ -13,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/tlsfile"
 	"github.com/streamd/streamd/internal/verify/rawlog"
 	"github.com/streamd/streamd/pipeline"
 )
@@ -22,7 +21,9 @@ func Reach(k pipeline.Kafka) (rawlog.Config, error) {
 	c := rawlog.Config{Brokers: k.Brokers}
 	var err error
 	if k.TLS != nil {
-		if c.TLS, err = tlsConfig(k.TLS); err != nil {
+		t := k.TLS
+		f := tlsfile.Files{CA: t.CAFile, Cert: t.CertFile, Key: t.KeyFile, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
+		if c.TLS, err = f.Config(""); err != nil {
 			return c, fmt.Errorf("%w: %w", daemon.ErrConfig, err)
 		}
 	}
@@ -30,28 +31,6 @@ func Reach(k pipeline.Kafka) (rawlog.Config, error) {
 		if c.SASL, err = mechanism(k.SASL); err != nil {
 			return c, fmt.Errorf("%w: %w", daemon.ErrConfig, err)
 		}
-	}
-	return c, nil
-}
-
-func tlsConfig(t *pipeline.TLS) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("tls ca file: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls ca file %q: no certificate in PEM form", t.CAFile)
-		}
-	}
-	if t.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("tls certificate: %w", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, nil
 }
