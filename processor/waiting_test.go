@@ -89,7 +89,9 @@ func TestUnavailableTimeIsNotGuessed(t *testing.T) {
 	d := distant{Serde: serde.Int64(), down: &down, asks: func(int64) bool { return true }}
 	b := topology.New("app")
 	in := topology.From(b, "in", serde.String(), serde.Serde[int64](d), topology.WithIdleness(-1),
-		topology.Timestamp(func(r record.Record[string, int64]) (time.Time, error) { return epoch.Add(time.Duration(r.Value) * time.Second), nil }))
+		topology.Timestamp(func(r record.Record[string, int64]) (time.Time, error) {
+			return epoch.Add(time.Duration(r.Value) * time.Second), nil
+		}))
 	toOut(topology.Count(topology.WindowedBy(in, window.Tumbling(10*time.Second)), "counts", topology.EmitOnClose()))
 	topo, err := b.Build()
 	if err != nil {

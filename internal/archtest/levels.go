@@ -97,13 +97,15 @@ var soleImporters = []struct {
 	{"github.com/dgraph-io/badger", []string{"txlog", "internal/verify/rawstore"}},
 	{"go.opentelemetry.io/otel", []string{"internal/tracing"}},
 	{"github.com/bits-and-blooms/bloom", []string{"dedup"}},
+	{"github.com/twmb/avro", []string{"serde/registry"}},
+	{"github.com/bufbuild/protocompile", []string{"serde/registry"}},
 	// The embedded broker of demo and dev is franz-go's kfake; the engine itself has one client only.
 	// A check of the engine's outcome uses another client than the engine.
 	{"github.com/twmb/franz-go", []string{"internal/embedded", "internal/demo", "internal/verify", "internal/soak", "internal/operate", "internal/brokertest", "internal/kafka/faultnet", "examples/bills"}},
 }
 
 // testOnly are packages that no shipped code may reach.
-var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "internal/kafka/faultnet", "dedup/deduptest", "internal/ordered", "topologytest"}
+var testOnly = []string{"internal/simbroker", "internal/brokertest", "internal/archtest", "internal/kafka/faultnet", "dedup/deduptest", "internal/ordered", "topologytest", "serde/registry/registrytest"}
 
 // testOnlyImporters may import the packages of testOnly also from files that are no tests.
 var testOnlyImporters = []string{"internal/brokertest", "test", "topologytest"}

@@ -1,0 +1,295 @@
+package registry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/serde/registry"
+	"github.com/streamd/streamd/serde/registry/registrytest"
+)
+
+// clock is a clock that a test moves.
+type clock struct{ at time.Time }
+
+func (c *clock) now() time.Time { return c.at }
+
+func newClient(t *testing.T, c registry.Config) *registry.Client {
+	t.Helper()
+	out, err := registry.New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func reads(t *testing.T, c *registry.Codec, value []byte, want string) {
+	t.Helper()
+	if got, err := c.AppendJSON(nil, value); err != nil || string(got) != want {
+		t.Errorf("%x is read as %s, %v; want %s", value, got, err, want)
+	}
+}
+
+func fails(t *testing.T, err error, away bool, words ...string) {
+	t.Helper()
+	if err == nil || errors.Is(err, serde.ErrUnavailable) != away {
+		t.Fatalf("error %v, want one that is unavailable: %t", err, away)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("error %q does not say %q", err, w)
+		}
+	}
+}
+
+// TestRegistryAway: a registry that is away is no fault of a value. It is not asked all the time, and is used again when it is back; what
+// was read before needs no registry.
+func TestRegistryAway(t *testing.T) {
+	r, now := registrytest.New(t), &clock{at: time.Unix(1, 0)}
+	r.Add("a", "AVRO", `"int"`)
+	r.Add("b", "AVRO", `"string"`)
+	c := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, Now: now.now}), registry.Output{Format: registry.Avro, Subject: "a"})
+	reads(t, c, wire(1, "\x02"), "1")
+	r.Down(true)
+	before := len(r.Requests())
+	for range 5 {
+		_, err := c.AppendJSON(nil, wire(2, "\x02a"))
+		fails(t, err, true, "503", r.URL)
+		_, err = c.AppendValue(nil, []byte("1"))
+		fails(t, err, true, "503")
+		reads(t, c, wire(1, "\x02"), "1")
+	}
+	if n := len(r.Requests()) - before; n != 1 {
+		t.Errorf("%d requests during one pause", n)
+	}
+	for range 20 { // the pause grows to 10 s and no more
+		now.at = now.at.Add(10 * time.Second)
+		_, err := c.AppendJSON(nil, wire(2, "\x02a"))
+		fails(t, err, true)
+	}
+	if n := len(r.Requests()) - before; n != 21 {
+		t.Errorf("%d requests, want one after each pause", n)
+	}
+	r.Down(false)
+	now.at = now.at.Add(10 * time.Second)
+	reads(t, c, wire(2, "\x02a"), `"a"`)
+	if got, err := c.AppendValue(nil, []byte("1")); err != nil || string(got) != string(wire(1, "\x02")) {
+		t.Errorf("written as %x, %v", got, err)
+	}
+}
+
+// TestWhoIsToBlame tells what is wrong with a value from what is wrong with the registry.
+func TestWhoIsToBlame(t *testing.T) {
+	r, now := registrytest.New(t), &clock{at: time.Unix(1, 0)}
+	r.Add("a", "AVRO", `"int"`)
+	r.Add("json", "JSON", `{}`)
+	r.Add("broken", "AVRO", `{"type":"none"}`)
+	r.Add("missing", "AVRO", `"int"`, registrytest.Reference{Name: "x", Subject: "nobody", Version: 1})
+	r.Add("large", "AVRO", `{"type":"enum","name":"e","symbols":["`+strings.Repeat("A", 2000)+`"]}`)
+	r.Add("p", "PROTOBUF", `syntax = "proto3"; message M {}`)
+	for _, c := range []struct {
+		value []byte
+		words string
+	}{
+		{nil, "zero and four bytes"},
+		{[]byte(`{"a":1}`), "zero and four bytes"},
+		{[]byte("\x00\x00\x00\x00"), "zero and four bytes"},
+		{wire(99, "\x02"), "no schema 99"},
+		{wire(2, "\x02"), `type "JSON"`},
+		{wire(3, "\x02"), "no Avro schema"},
+		{wire(4, "\x02"), `version 1 of subject "nobody"`},
+		{wire(5, "\x02"), "more than 1000 bytes"},
+		{wire(6, "\x02"), "is protobuf, not avro"},
+	} {
+		codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, MaxSchemaBytes: 1000}), registry.Output{Format: registry.Avro})
+		for range 2 { // from the registry, and from memory
+			_, err := codec.AppendJSON(nil, c.value)
+			fails(t, err, false, c.words)
+		}
+	}
+	for name, h := range map[string]http.HandlerFunc{
+		"404 Not Found": http.NotFound, // of a proxy, or under a wrong path
+		"credentials":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"not the JSON":  func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") },
+		"500": func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(500)
+			fmt.Fprint(w, `{"error_code":50001}`)
+		},
+		"302":       func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, "/elsewhere", http.StatusFound) },
+		"more than": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 100_000)) },
+	} {
+		r.Instead(h)
+		codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, MaxSchemaBytes: 1000, Now: now.now}), registry.Output{Format: registry.Avro})
+		_, err := codec.AppendJSON(nil, wire(1, "\x02"))
+		fails(t, err, true, name)
+	}
+	// A schema that was not known is asked for again after a while, and not before.
+	r.Instead(nil)
+	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, Now: now.now}), registry.Output{Format: registry.Avro})
+	_, err := codec.AppendJSON(nil, wire(7, "\x02"))
+	fails(t, err, false)
+	r.Add("late", "AVRO", `"int"`)
+	_, err = codec.AppendJSON(nil, wire(7, "\x02"))
+	fails(t, err, false)
+	now.at = now.at.Add(11 * time.Second)
+	reads(t, codec, wire(7, "\x02"), "1")
+}
+
+// TestFewSchemasAreKept: with one more than the bound all are forgotten, and all are read again.
+func TestFewSchemasAreKept(t *testing.T) {
+	r := registrytest.New(t)
+	for i := range 5 {
+		r.Add(fmt.Sprint(i), "AVRO", `"int"`)
+	}
+	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{"http://127.0.0.1:1", r.URL}, MaxSchemas: 2}), registry.Output{Format: registry.Avro})
+	for range 3 {
+		for i := range uint32(5) {
+			reads(t, codec, wire(i+1, "\x02"), "1")
+			reads(t, codec, wire(i+1, "\x02"), "1")
+		}
+	}
+	if n := len(r.Requests()); n != 15 {
+		t.Errorf("%d requests, want 15", n)
+	}
+}
+
+// TestCredentials: as they are given; a token's file is read again.
+func TestCredentials(t *testing.T) {
+	r := registrytest.New(t)
+	seen := make(chan string, 1)
+	r.Instead(func(w http.ResponseWriter, q *http.Request) {
+		seen <- q.Header.Get("Authorization")
+		fmt.Fprint(w, `{"schema":"\"int\""}`)
+	})
+	file := filepath.Join(t.TempDir(), "token")
+	write := func(s string) {
+		if err := os.WriteFile(file, []byte(s), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one\n")
+	var got []string
+	for _, c := range []registry.Config{{}, {Username: "ann", Password: "p"}, {Token: "t"}} {
+		c.URLs = []string{r.URL + "/"}
+		reads(t, registry.NewCodec(newClient(t, c), registry.Output{Format: registry.Avro}), wire(1, "\x02"), "1")
+		got = append(got, <-seen)
+	}
+	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, TokenFile: file}), registry.Output{Format: registry.Avro})
+	for i, token := range []string{"one", "two"} {
+		write(token)
+		reads(t, codec, wire(uint32(i), "\x02"), "1")
+		got = append(got, <-seen)
+	}
+	if want := []string{"", "Basic YW5uOnA=", "Bearer t", "Bearer one", "Bearer two"}; !slices.Equal(got, want) {
+		t.Errorf("credentials %q, want %q", got, want)
+	}
+	for _, c := range []registry.Config{
+		{}, {URLs: []string{"registry:8081"}}, {URLs: []string{"http://ann:p@registry"}}, {URLs: []string{"http://r"}, Username: "a", Token: "b"},
+	} {
+		if _, err := registry.New(c); err == nil || strings.Contains(err.Error(), "ann") {
+			t.Errorf("%v: %v", c.URLs, err)
+		}
+	}
+}
+
+// TestReferences: a schema of several, each of which is in a subject of its own.
+func TestReferences(t *testing.T) {
+	r := registrytest.New(t)
+	r.Add("money", "AVRO", `{"type":"bytes","logicalType":"decimal","precision":9,"scale":2}`)
+	r.Add("account", "AVRO", `{"type":"record","name":"x.Account","fields":[{"name":"id","type":"string"}]}`)
+	r.Add("owner", "AVRO", `{"type":"record","name":"x.Owner","fields":[{"name":"account","type":"Account"}]}`, registrytest.Reference{Name: "x.Account", Subject: "account", Version: 1})
+	r.Add("bill", "AVRO", `{"type":"record","name":"y.Bill","fields":[{"name":"from","type":"x.Owner"},{"name":"to","type":"x.Account"}]}`,
+		registrytest.Reference{Name: "x.Owner", Subject: "owner", Version: 1}, registrytest.Reference{Name: "x.Account", Subject: "account", Version: 1})
+	codec := codecOf(t, r, registry.Output{Format: registry.Avro, Subject: "bill"})
+	reads(t, codec, wire(4, "\x02a\x02b"), `{"from":{"account":{"id":"a"}},"to":{"id":"b"}}`)
+	if got, err := codec.AppendValue(nil, []byte(`{"to":{"id":"b"},"from":{"account":{"id":"a"}}}`)); err != nil || string(got) != string(wire(4, "\x02a\x02b")) {
+		t.Errorf("written as %x, %v", got, err)
+	}
+}
+
+// TestResolve: which schema values are written by, and what is said at the start if there is none.
+func TestResolve(t *testing.T) {
+	const v1 = `{"type":"record","name":"b","fields":[{"name":"id","type":"string"}]}`
+	const v2 = `{"type":"record","name":"b","fields":[{"name":"id","type":"string"},{"name":"n","type":"int","default":0}]}`
+	for _, c := range []struct {
+		out    registry.Output
+		refuse string
+		id     uint32
+		words  string
+	}{
+		{out: registry.Output{Subject: "b"}, id: 2},
+		{out: registry.Output{Subject: "b", Schema: v1}, id: 2},
+		{out: registry.Output{Subject: "c"}, words: "no such subject"},
+		{out: registry.Output{Subject: "b", Schema: v2}, words: "not registered"},
+		{out: registry.Output{Subject: "b", Schema: v2}, refuse: "READER_FIELD_MISSING", words: "not compatible"},
+		{out: registry.Output{Subject: "b", Schema: v2, Register: true}, refuse: "READER_FIELD_MISSING", words: "READER_FIELD_MISSING"},
+		{out: registry.Output{Subject: "b", Schema: v2, Register: true}, id: 3},
+		{out: registry.Output{Subject: "c", Schema: v2, Register: true}, id: 3},
+		{out: registry.Output{Subject: "c", Schema: v2}, words: "not registered"},
+		{out: registry.Output{Subject: "b", Schema: v2, Message: "M"}, words: "this one is Avro"},
+		{out: registry.Output{Subject: "b", Schema: `{}`}, words: "no Avro schema"},
+		{out: registry.Output{Subject: "p"}, words: "format protobuf, not avro"},
+	} {
+		r := registrytest.New(t)
+		r.Add("p", "PROTOBUF", `syntax = "proto3"; message M {}`)
+		r.Add("b", "AVRO", v1)
+		r.Incompatible(c.refuse)
+		c.out.Format = registry.Avro
+		codec := codecOf(t, r, c.out)
+		err := codec.Resolve(context.Background())
+		if c.words != "" {
+			fails(t, err, false, c.words)
+			// Later on it is no fault of the value.
+			_, err = codec.AppendValue(nil, []byte(`{"id":"a"}`))
+			fails(t, err, true, c.words)
+			continue
+		}
+		if err != nil {
+			t.Errorf("%v: %v", c.out, err)
+			continue
+		}
+		r.Down(true) // nobody is asked any more
+		got, err := codec.AppendValue(nil, []byte(`{"id":"a"}`))
+		if want := wire(c.id, "\x02a"); err != nil || !strings.HasPrefix(string(got), string(want)) {
+			t.Errorf("%v: written as %x, %v; want %x", c.out, got, err, want)
+		}
+	}
+	r := registrytest.New(t)
+	r.Down(true)
+	fails(t, codecOf(t, r, registry.Output{Format: registry.Avro, Subject: "b"}).Resolve(context.Background()), true, "503")
+}
+
+// TestValues: a Go type, by its JSON.
+func TestValues(t *testing.T) {
+	type bill struct {
+		ID     string `json:"id"`
+		Amount string `json:"amount"`
+	}
+	r := registrytest.New(t)
+	r.Add("b", "AVRO", `{"type":"record","name":"b","fields":[{"name":"id","type":"string"},{"name":"amount","type":"string"}]}`)
+	s := registry.Values[*bill](codecOf(t, r, registry.Output{Format: registry.Avro, Subject: "b"}))
+	b, err := s.Append(nil, &bill{"a", "10.10"})
+	if err != nil || string(b) != string(wire(1, "\x02a\x0a10.10")) {
+		t.Fatalf("written as %q, %v", b, err)
+	}
+	if v, err := s.Decode(b); err != nil || *v != (bill{"a", "10.10"}) {
+		t.Errorf("read as %v, %v", v, err)
+	}
+	if v, err := s.Decode(nil); err != nil || v != nil {
+		t.Errorf("a tombstone is read as %v, %v", v, err)
+	}
+	if b, err := s.Append(nil, nil); err != nil || b != nil {
+		t.Errorf("a tombstone is written as %q, %v", b, err)
+	}
+	if _, err := registry.Values[bill](codecOf(t, r, registry.Output{Format: registry.Avro})).Decode(nil); !errors.Is(err, serde.ErrNull) {
+		t.Errorf("a tombstone of a type without null: %v", err)
+	}
+}
