@@ -147,9 +147,19 @@ func (p *plan) buildSource(b *topology.Builder, s *sourcePlan) *stream {
 	}
 	values := p.values(s.out, &sourceInfo{topic: s.topic})
 	values.events = s.events
+	if !p.plain {
+		values.codec = s.codec
+	}
+	values.change, values.row = s.debezium, s.table
 	out := topology.From(b, s.topic, keySerde{s.out.key}, values, opts...)
-	if s.events {
+	if values.codec != nil || s.debezium {
+		out = out.WithValues(p.values(s.out, nil)) // behind the source they are plain JSON
+	}
+	switch {
+	case s.events:
 		return p.opened(s, out)
+	case s.debezium:
+		return p.changes(s, out)
 	}
 	return out
 }
@@ -394,6 +404,9 @@ func (s *stepPlan) each(r *event, emit topology.Emit[recKey, recValue]) error {
 func (p *plan) buildSink(s *stepPlan, in *stream) {
 	from := s.in[0]
 	keys, values := keySerde{from.key}, p.values(from, nil)
+	if !p.plain {
+		values.codec = s.codec
+	}
 	opts := []topology.SinkOption{topology.Name(s.name), topology.OnError(s.policy), topology.Guarantee(s.guarantee)}
 	if s.key == nil && s.value == nil {
 		topology.To(in, s.topic, keys, values, opts...)

@@ -148,7 +148,7 @@ func (p *plan) sourceTime(s *sourcePlan) func(event) (time.Time, error) {
 		}
 		switch {
 		case err != nil:
-		case s.timestamp == nil, s.table && r.Value.null():
+		case s.timestamp == nil, (s.table || s.debezium) && r.Value.null():
 			return r.Timestamp, nil
 		default:
 			at, err = eventTime(s.timestamp, &r)
@@ -157,9 +157,20 @@ func (p *plan) sourceTime(s *sourcePlan) func(event) (time.Time, error) {
 	}
 }
 
+// nothingID is the ID of a record that only makes Kafka forget a key.
+const nothingID = record.ID("nothing")
+
 // sourceID returns the function that finds the ID of a source's records.
 func (p *plan) sourceID(s *sourcePlan) func(event) record.ID {
-	if !s.events {
+	switch {
+	case s.debezium:
+		return func(r event) record.ID {
+			if r.Value.null() {
+				return nothingID // left out by the next operator
+			}
+			return s.id.find(r)
+		}
+	case !s.events:
 		return s.id.find
 	}
 	return func(r event) record.ID {

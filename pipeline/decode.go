@@ -96,7 +96,9 @@ func (d *document) kafka(key, n *yaml.Node) Kafka {
 	if key, n := o.pair("sasl"); n != nil {
 		k.SASL = d.sasl(key, n)
 	}
-	o.notYet("schema_registry")
+	if key, n := o.pair("schema_registry"); n != nil {
+		k.SchemaRegistry = d.schemaRegistry(key, n)
+	}
 	o.finish()
 	return k
 }

@@ -41,9 +41,10 @@ const (
 	varOffset    = "offset"
 	varTimestamp = "timestamp"
 	varWindow    = "window"
-	// Behind the functions record_position() and cloudevent_id(): they read the record, like variables.
+	// Behind the functions record_position(), cloudevent_id() and debezium_id(): they read the record, like variables.
 	varPosition   = "@position"
 	varCloudEvent = "@cloudevent"
+	varDebezium   = "@debezium"
 )
 
 // expr is a compiled expression. It is safe for concurrent use.
@@ -112,6 +113,9 @@ func (a *activation) resolve(name string) (ref.Val, error) {
 		return types.Int(offset), err
 	case varCloudEvent:
 		id, err := cloudEventID(&a.r)
+		return types.String(id), err
+	case varDebezium:
+		id, err := debeziumID(&a.r)
 		return types.String(id), err
 	}
 	return nil, nil
@@ -199,7 +203,7 @@ func newCompiler(d *document, structs map[string]*structType) (*compiler, error)
 		cel.ParserRecursionLimit(maxExprDepth), cel.ParserExpressionSizeLimit(maxExprBytes), cel.ExpressionNodeLimit(maxExprNodes), cel.RegexProgramSizeLimit(maxRegexSize),
 		cel.Variable(varHeaders, cel.MapType(cel.StringType, cel.StringType)),
 		cel.Variable(varTimestamp, cel.TimestampType),
-		cel.Variable(varCloudEvent, cel.StringType),
+		cel.Variable(varCloudEvent, cel.StringType), cel.Variable(varDebezium, cel.StringType),
 	}, celFunctions()...)
 	base, err := cel.NewEnv(opts...)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 const funcDecimal = "decimal"
 
 // celFunctions are what expressions can call beyond CEL's own: decimal, round, hash64, json, to_json,
-// record_position, cloudevent_id, base64.encode and base64.decode, and the string extensions.
+// record_position, cloudevent_id, debezium_id, base64.encode and base64.decode, and the string extensions.
 func celFunctions() []cel.EnvOption {
 	dec := decimalTypeValue
 	operator := func(name, id string, args []*cel.Type, result *cel.Type) cel.EnvOption {
@@ -69,7 +69,7 @@ func celFunctions() []cel.EnvOption {
 		cel.Function("join",
 			cel.MemberOverload("list_join", []*cel.Type{cel.ListType(cel.StringType)}, cel.StringType, cel.UnaryBinding(func(l ref.Val) ref.Val { return joinTexts(l, types.String("")) })),
 			cel.MemberOverload("list_join_string", []*cel.Type{cel.ListType(cel.StringType), cel.StringType}, cel.StringType, cel.BinaryBinding(joinTexts))),
-		cel.Macros(variableMacro("record_position", varPosition), variableMacro("cloudevent_id", varCloudEvent)),
+		cel.Macros(variableMacro("record_position", varPosition), variableMacro("cloudevent_id", varCloudEvent), variableMacro("debezium_id", varDebezium)),
 	}
 }
 
@@ -436,7 +436,7 @@ func (c *compiler) explainName(name string, sc *scope) (string, []string) {
 		return "window is not known here", []string{"it is there behind an aggregate with a window, up to the next repartition topic (key_by, aggregate, scope: stream)"}
 	case varTable, varOther:
 		return fmt.Sprintf("%s is not known here", name), []string{"it is there in the value of a join: table is the row, other the record of the other stream"}
-	case "debezium_id", "cluster":
+	case "cluster":
 		return fmt.Sprintf("%q is not available in this version", name), nil
 	case varTopic, varPartition, varOffset, varPosition:
 		what := name
@@ -449,7 +449,7 @@ func (c *compiler) explainName(name string, sc *scope) (string, []string) {
 	}
 	names := []string{
 		varKey, varValue, varHeaders, varTopic, varPartition, varOffset, varTimestamp,
-		funcDecimal, "round", "hash64", "json", "to_json", "record_position", "cloudevent_id", "has", "size", "string", "int", "double", "matches", "duration",
+		funcDecimal, "round", "hash64", "json", "to_json", "record_position", "cloudevent_id", "debezium_id", "has", "size", "string", "int", "double", "matches", "duration",
 	}
 	hint := suggest(name, names)
 	message := fmt.Sprintf("unknown name %q%s", name, hint)

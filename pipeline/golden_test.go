@@ -42,7 +42,7 @@ func report(p *Pipeline, err error) string {
 // change that is wanted: go test ./pipeline -run 'Mistakes|Examples' -update, then read the difference.
 func TestMistakes(t *testing.T) { golden(t, "testdata/mistakes", 40) }
 
-// TestExamples does the same for whole pipelines: the first runs, the others use what is not built yet.
+// TestExamples does the same for whole pipelines: the first runs.
 func TestExamples(t *testing.T) {
 	golden(t, "testdata/pipelines", 4)
 	p, err := LoadFile("testdata/pipelines/1-dedup.yaml", Options{})

@@ -101,8 +101,8 @@ func (r *planner) ingress(o *object, s *sourcePlan) *Ingress {
 		s.entrance = k.read(r, s, x, in)
 		d.beside = beside
 		x.finish()
-		if s.events {
-			d.errorf(key, RuleNotAvailable, "format cloudevents with %s is not available in this version", k.name)
+		if s.events || s.debezium || s.wire {
+			d.errorf(key, RuleNotAvailable, "%s takes values of format json, string and bytes in this version", k.name)
 		}
 	}
 	return in

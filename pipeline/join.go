@@ -235,9 +235,9 @@ func (r *planner) joinValue(s *stepPlan, n *yaml.Node, out *output) {
 		return
 	}
 	s.value.each(func(e *expr) {
-		for _, name := range []string{varHeaders, varTimestamp, varTopic, varPartition, varOffset, varPosition, varCloudEvent} {
+		for _, name := range []string{varHeaders, varTimestamp, varTopic, varPartition, varOffset, varPosition, varCloudEvent, varDebezium} {
 			if e.uses[name] {
-				shown := strings.NewReplacer(varCloudEvent, "cloudevent_id()", varPosition, "record_position()").Replace(name)
+				shown := strings.NewReplacer(varCloudEvent, "cloudevent_id()", varDebezium, "debezium_id()", varPosition, "record_position()").Replace(name)
 				note := r.d.errorf(e.node, RuleExpression, "%s is not known in the value of a join", shown)
 				if j.other == nil {
 					note.hint("a map step behind the join has that of the record")

@@ -48,7 +48,7 @@ func (r *planner) lintID(s *stepPlan, p *dedupPlan) {
 		}
 	}
 	first := p.id.parts[0].node
-	identifying := uses[varKey] || uses[varValue] || uses[varHeaders] || uses[varPosition] || uses[varCloudEvent]
+	identifying := uses[varKey] || uses[varValue] || uses[varHeaders] || uses[varPosition] || uses[varCloudEvent] || uses[varDebezium]
 	switch {
 	case literals == len(p.id.parts):
 		r.d.errorf(first, RuleIDTooCoarse, "every record has the same ID: all but the first would be dropped")

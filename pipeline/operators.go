@@ -554,7 +554,7 @@ func (r *planner) to(s *stepPlan, n *yaml.Node) {
 		d.errorf(s.node, RuleMissingField, "missing field %q in %s", "topic", o.what).hint("or a target outside of Kafka: %s", quotedList(targetNames()))
 	}
 	if s.into != nil {
-		for _, name := range []string{"topic", "key", "value", "guarantee"} {
+		for _, name := range []string{"topic", "key", "value", "guarantee", "format", "schema", "subject", "message", "register"} {
 			if key, _ := o.pair(name); key != nil {
 				note := d.errorf(key, RuleInvalidValue, "%s has no meaning beside %s", name, s.into.kind.name)
 				if name == "guarantee" {
@@ -571,6 +571,9 @@ func (r *planner) to(s *stepPlan, n *yaml.Node) {
 	}
 	if v := o.get("value"); v != nil {
 		s.value = r.template(v, "value", s.name+".value", s.scope, 0)
+	}
+	if s.into == nil {
+		r.sinkFormat(o, s)
 	}
 	o.finish()
 }

@@ -66,6 +66,8 @@ type Kafka struct {
 	TLS *TLS
 	// SASL is nil for none.
 	SASL *SASL
+	// SchemaRegistry is nil if there is none.
+	SchemaRegistry *SchemaRegistry
 }
 
 // TLS is the transport security of the connection to Kafka.
@@ -168,7 +170,7 @@ func (p *Pipeline) DedupIDs() map[string]string {
 // Source is an input of a pipeline.
 type Source struct {
 	Name, Topic string
-	// Format is json, string, bytes or cloudevents.
+	// Format is json, string, bytes, cloudevents, avro, protobuf or debezium.
 	Format string
 	// Start is where a new consumer group starts: "earliest".
 	Start string

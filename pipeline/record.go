@@ -13,6 +13,7 @@ import (
 
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/serde/registry"
 	"github.com/streamd/streamd/topology"
 	"github.com/streamd/streamd/window"
 )
@@ -34,6 +35,7 @@ type recValue struct {
 	src      *sourceInfo     // nil behind a repartition topic
 	state    *aggregateState // of an aggregate step's output
 	pair     *joinPair       // of a join, while its value is made
+	gone     *jsonObject     // what a deleted row of a table was, until its key is known
 }
 
 // sourceInfo is what every record of a source has in common.
@@ -131,12 +133,27 @@ type valueSerde struct {
 	raw   bool
 	// events: what the bytes are depends on the record's headers: see sourcePlan.event.
 	events bool
+	// codec is what the bytes in the topic are read and written with; nil: they are the value itself.
+	codec *registry.Codec
+	// change: the values are changes of Debezium, of which row takes the row.
+	change, row bool
 }
 
 var _ serde.Serde[recValue] = valueSerde{}
 
 // Append implements serde.Serde. What was read and not changed is written as it was read.
 func (s valueSerde) Append(dst []byte, v recValue) ([]byte, error) {
+	if s.codec == nil {
+		return s.append(dst, v)
+	}
+	doc, err := s.append(nil, v)
+	if err != nil || doc == nil {
+		return nil, err
+	}
+	return s.codec.AppendValue(dst, doc)
+}
+
+func (s valueSerde) append(dst []byte, v recValue) ([]byte, error) {
 	if dst == nil {
 		dst = []byte{} // an empty value is not a tombstone
 	}
@@ -162,6 +179,22 @@ func (s valueSerde) Append(dst []byte, v recValue) ([]byte, error) {
 // Decode implements serde.Serde.
 func (s valueSerde) Decode(b []byte) (recValue, error) {
 	v := recValue{src: s.src}
+	var err error
+	if s.codec != nil && b != nil {
+		if b, err = s.codec.AppendJSON(nil, b); err != nil {
+			return v, err
+		}
+	}
+	if s.change && b != nil {
+		var gone []byte
+		if b, gone, err = openChange(b, s.row); err != nil {
+			return v, err
+		}
+		if len(gone) > 0 && gone[0] == '{' {
+			v.gone = &jsonObject{typ: s.dec.structs[s.typ.TypeName()], dec: s.dec, raw: gone}
+			v.gone.parse()
+		}
+	}
 	if b == nil {
 		return v, nil
 	}
@@ -188,7 +221,6 @@ func (s valueSerde) Decode(b []byte) (recValue, error) {
 			v.to = v.from + uint32(len(found))
 		}
 	default:
-		var err error
 		if v.val, err = s.dec.root(b, s.typ); err != nil {
 			return v, err
 		}

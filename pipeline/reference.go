@@ -91,6 +91,20 @@ func referenceOfFile() []Section {
 				{Name: "client_id", Kind: KindText, Doc: "`client.id` of all requests."},
 				{Name: "tls", Kind: KindSection, Section: "tls", Doc: "Transport security. `tls: {}` trusts the system's certificates; without it the connection is plain."},
 				{Name: "sasl", Kind: KindSection, Section: "sasl", Doc: "Authentication."},
+				{Name: "schema_registry", Kind: KindSection, Section: "schema_registry", Doc: "Where the schemas of the formats avro and protobuf are."},
+			},
+		},
+		{
+			Name: "schema_registry", Doc: "A schema registry with the API of Confluent's. username and password, token, token_file, or none of them. While it does not answer, records wait; none is lost.",
+			Example: "url: https://registry:8081\nusername: ann\npassword: \"${file:/run/secrets/registry}\"\ntls: {ca_file: /etc/ssl/registry.pem}",
+			Fields: []Field{
+				{Name: "url", Kind: KindTexts, Required: true, Doc: "Its address, or several that are tried one after the other."},
+				{Name: "username", Kind: KindText, Doc: "Who."},
+				{Name: "password", Kind: KindText, Doc: "Best from a file: `${file:/run/secrets/registry}`."},
+				{Name: "token", Kind: KindText, Doc: "A bearer token."},
+				{Name: "token_file", Kind: KindText, Doc: "A file with a token, read again for each request."},
+				{Name: "tls", Kind: KindSection, Section: "tls", Doc: "Certificates for https. Default: the system's."},
+				{Name: "timeout", Kind: KindDuration, Default: "5s", Doc: "Of one request; at most 20s."},
 			},
 		},
 		{
@@ -164,7 +178,8 @@ func referenceOfFile() []Section {
 			Example: "topic: customers\ntype: Customer",
 			Fields: []Field{
 				{Name: "topic", Kind: KindText, Required: true, Doc: "The topic."},
-				{Name: "format", Kind: KindWord, Words: []string{formatJSON, formatString, formatBytes, formatCloudEvents}, Default: formatJSON, Doc: "What the values are, as of a source."},
+				{Name: "format", Kind: KindWord, Words: inputFormats(), Default: formatJSON, Doc: "What the values are, as of a source. debezium: the row, `after`; a deletion deletes it. Not avro, protobuf, cloudevents and debezium with `global`."},
+				{Name: "encoding", Kind: KindWord, Words: outputFormats(), Default: formatJSON, Doc: "As of a source."},
 				{Name: "type", Kind: KindType, Default: "any", Doc: "The type of the rows. Left joins need one."},
 				{Name: "global", Kind: KindBool, Default: "false", Doc: "true: each process has all rows in memory, so that a join by any key needs no topic. The rows are not part of the transaction's cut; see docs/concepts/tables.md. `key`, `timestamp`, `out_of_orderness` and `idleness` have no meaning then."},
 				{Name: "max_bytes", Kind: KindCount, Default: "268435456", Doc: "With `global`: the memory of the rows at which the pipeline stops."},
@@ -180,7 +195,8 @@ func referenceOfFile() []Section {
 			Example: "topic: bills.raw\nformat: json\ntype: Bill\ntimestamp: value.issued_at\nout_of_orderness: 5s",
 			Fields: []Field{
 				{Name: "topic", Kind: KindText, Required: true, Doc: "The topic."},
-				{Name: "format", Kind: KindWord, Words: []string{formatJSON, formatString, formatBytes, formatCloudEvents}, Default: formatJSON, Doc: "What the values are. cloudevents: the value is the event's data, whether it came in binary or in structured mode, and the attributes are headers (`ce_id`, `ce_source`, ...)."},
+				{Name: "format", Kind: KindWord, Words: inputFormats(), Default: formatJSON, Doc: "What the values are. cloudevents: the value is the event's data, whether it came in binary or in structured mode, and the attributes are headers (`ce_id`, `ce_source`, ...). avro, protobuf: with a schema of `kafka.schema_registry`. debezium: the envelope of a change, `value.before`, `value.after`, `value.op`, `value.source`; records without a value are left out. See docs/concepts/formats.md."},
+				{Name: "encoding", Kind: KindWord, Words: outputFormats(), Default: formatJSON, Doc: "With format debezium: what the envelopes are written in."},
 				{Name: "type", Kind: KindType, Default: "any", Doc: "The type of the values."},
 				{Name: "id", Kind: KindKey, Doc: "What identifies a record: names its outputs, so that a reader can drop copies. Default: the header `record-id`, else its position."},
 				{Name: "on_missing_id", Kind: KindWord, Words: []string{"stop", "dead_letter", "forward"}, Default: "stop", Doc: "What becomes of a record without that ID."},

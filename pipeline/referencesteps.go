@@ -132,6 +132,11 @@ func referenceOfSteps() []Section {
 				{Name: "key", Kind: KindKey, Doc: "Default: the record's."},
 				{Name: "value", Kind: KindTemplate, Doc: "Default: the record's."},
 				{Name: "guarantee", Kind: KindWord, Words: []string{"exactly_once", "at_least_once"}, Doc: "Of this topic alone. Default: that of `processing`. Not with at_most_once there."},
+				{Name: "format", Kind: KindWord, Words: outputFormats(), Doc: "What the values are written in. Default: json; values that were read as string or bytes and not changed stay what they are."},
+				{Name: "subject", Kind: KindText, Doc: "With avro and protobuf: the schema's subject in the registry. Default: the topic's name and `-value`."},
+				{Name: "schema", Kind: KindText, Doc: "With avro and protobuf: a file with the schema, seen from the directory of this file. At the start it must be in the registry under the subject, or be what `register` may put there. Default: the subject's newest version at the start."},
+				{Name: "message", Kind: KindText, Doc: "With protobuf: the full name of the message. Default: the first one of the schema."},
+				{Name: "register", Kind: KindBool, Default: "false", Doc: "Register the schema if it is not there and is compatible."},
 			},
 		},
 	}

@@ -114,7 +114,7 @@ func TestSchemaRefuses(t *testing.T) {
 // everything has every mapping of the file format at least once.
 const everything = `version: 1
 name: test
-kafka: {brokers: ["a:1"], tls: {}, sasl: {mechanism: plain, username: a, password: b}}
+kafka: {brokers: ["a:1"], tls: {}, sasl: {mechanism: plain, username: a, password: b}, schema_registry: {url: "http://a:1"}}
 processing: {}
 state: {dir: d}
 tracing: {endpoint: "http://localhost:4318", sample: 0.5}

@@ -1,8 +1,8 @@
 package pipeline
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +10,7 @@ import (
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/streamd/streamd/serde/registry"
 	"github.com/streamd/streamd/topology"
 )
 
@@ -23,6 +24,7 @@ type plan struct {
 	dec        *decoder
 	positions  bool // an expression asks for the position of a record
 	keepLogs   bool // of all dedup steps
+	plain      bool // no codec is used: a test of the file has JSON on both sides
 }
 
 // output is a stream of records between two steps.
@@ -52,9 +54,12 @@ type sourcePlan struct {
 	start       string
 
 	outOfOrderness time.Duration
-	idleness       *time.Duration // nil: the default
-	events         bool           // the values are CloudEvents
-	table          bool           // a record without a value deletes a row
+	idleness       *time.Duration  // nil: the default
+	events         bool            // the values are CloudEvents
+	debezium       bool            // the values are changes of Debezium
+	wire           bool            // the values are avro or protobuf
+	codec          *registry.Codec // of values whose schema is in the registry; nil: others
+	table          bool            // a record without a value deletes a row
 
 	entrance   topology.Entrance // "": others produce to the topic
 	identified bool              // with entrance: the sender gives records their IDs
@@ -83,7 +88,8 @@ type stepPlan struct {
 	topic  string
 	// guarantee is the topic's own; empty: the pipeline's.
 	guarantee topology.Level
-	into      *intoPlan // to: instead of topic
+	into      *intoPlan       // to: instead of topic
+	codec     *registry.Codec // to: nil: JSON, or as it was read
 }
 
 // idPlan is an ID: one expression, or a list of them.
@@ -133,7 +139,8 @@ type planner struct {
 	// processingKey is nil if there is no such section.
 	processingKey *yaml.Node
 	stepsNode     *yaml.Node
-	deadEnds      []*yaml.Node // where dead_letter is asked for
+	registry      *registry.Client // nil: not needed so far
+	deadEnds      []*yaml.Node     // where dead_letter is asked for
 
 	hasDeadLetter bool
 }
@@ -228,12 +235,19 @@ func (r *planner) sourceFields(o *object, s *sourcePlan, own func(*scope)) (form
 	}
 	format = formatJSON
 	if n := o.get("format"); n != nil {
-		if format = r.format(n); format == formatCloudEvents {
-			s.events = true // their data is JSON
-		} else {
+		switch format = r.d.choice(n, "format", inputFormats()...); format {
+		case formatString, formatBytes:
 			out.format = format
+		case formatCloudEvents:
+			s.events = true // their data is JSON, as is what codecs give
+		case formatDebezium:
+			s.debezium = true
 		}
+		r.sourceCodec(o, s, format, n)
+	} else if key, _ := o.pair("encoding"); key != nil {
+		d.errorf(key, RuleInvalidValue, "encoding has a meaning with format debezium only")
 	}
+	format = cmp.Or(format, formatJSON)
 	switch out.format {
 	case formatString:
 		out.value = types.StringType
@@ -248,6 +262,9 @@ func (r *planner) sourceFields(o *object, s *sourcePlan, own func(*scope)) (form
 				out.value = t
 			}
 		}
+	}
+	if s.debezium && !s.table {
+		out.value = r.changeType(out.name, out.value)
 	}
 	sc := r.c.scope(out)
 	own(sc)
@@ -267,17 +284,6 @@ func (r *planner) sourceFields(o *object, s *sourcePlan, own func(*scope)) (form
 		r.deadLetter(n, s.policy == topology.PolicyDeadLetter)
 	}
 	return format
-}
-
-func (r *planner) format(n *yaml.Node) string {
-	if n != nil && slices.Contains([]string{"avro", "protobuf", "debezium"}, n.Value) {
-		r.d.errorf(n, RuleNotAvailable, "format %q is not available in this version", n.Value)
-		return formatJSON
-	}
-	if f := r.d.choice(n, "format", formatJSON, formatCloudEvents, formatString, formatBytes); f != "" {
-		return f
-	}
-	return formatJSON
 }
 
 func (r *planner) addStream(out *output) {

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"errors"
+	"slices"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -92,8 +93,8 @@ func (r *planner) globalFields(o *object, t *tablePlan) {
 	if _, n := o.pair("on_error"); n != nil && n.Value == "dead_letter" {
 		r.d.errorf(n, RuleInvalidValue, "a global table has no dead letters: each process would send them, at each start").hint("stop, or skip: then the row stays as it was")
 	}
-	if _, n := o.pair("format"); n != nil && n.Value == formatCloudEvents {
-		r.d.errorf(n, RuleNotAvailable, "format %q is not available for a global table", formatCloudEvents)
+	if _, n := o.pair("format"); n != nil && slices.Contains([]string{formatCloudEvents, formatAvro, formatProtobuf, formatDebezium}, n.Value) {
+		r.d.errorf(n, RuleNotAvailable, "format %q is not available for a global table", n.Value)
 	}
 }
 
@@ -179,6 +180,9 @@ func (p *plan) buildTable(b *topology.Builder, t *tablePlan, streams map[*output
 	name, rows := t.src.out.name, p.buildSource(b, t.src)
 	if t.key != nil {
 		rows = topology.KeyBy(rows, name+bySuffix, keySerde{t.key.typ}, func(r event) (recKey, error) {
+			if r.Value.gone != nil {
+				r.Value = recValue{val: r.Value.gone}
+			}
 			if r.Value.null() {
 				return recKey{}, p.fail(name, t.src.out.node.Line, errors.New("a record without a value deletes a row, but does not say which: its key is computed of the value"))
 			}

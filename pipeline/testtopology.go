@@ -29,7 +29,7 @@ func (p *Pipeline) TestTopology() (*topology.Topology, []Output, error) {
 		return nil, nil, ErrUnset
 	}
 	plan, outputs := *p.plan, []Output(nil)
-	plan.steps = nil
+	plan.steps, plan.plain = nil, true
 	for _, s := range p.plan.steps {
 		if s.kind == opTo {
 			c, out := s.onTopic()

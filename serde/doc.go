@@ -19,6 +19,6 @@
 //
 // # What it does not do
 //
-// It knows no schema registry, and does not check that two programs mean the same by the same
+// It knows no schema registry (its package registry does), and does not check that two programs mean the same by the same
 // bytes.
 package serde

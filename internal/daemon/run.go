@@ -255,8 +255,11 @@ func runAll(ctx context.Context, c RunConfig, members []member, in *entrances, l
 	for _, m := range members {
 		log.Info("pipeline starting", "pipeline", m.p.Name, "config", m.p.File, "sha256", fingerprint(m.p.File), "brokers", m.p.Kafka.Brokers, "state", m.dir)
 		go func() {
-			err := m.app.Run(appCtx)
-			if err != nil && appCtx.Err() != nil && errors.Is(err, context.Canceled) {
+			err := awaitSchemas(appCtx, m.p, c.Startup, log)
+			if err == nil {
+				err = m.app.Run(appCtx)
+			}
+			if err != nil && appCtx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, ErrNotReachable)) {
 				err = nil // it was stopped before it had begun
 			}
 			if errors.Is(err, txlog.ErrOtherCluster) {

@@ -32,6 +32,12 @@ func settings(p *pipeline.Pipeline, c RunConfig, dir string) []web.Setting {
 		add("sasl password", s.Password.String())
 		add("sasl token", s.Token.String())
 	}
+	if s := p.Kafka.SchemaRegistry; s != nil {
+		add("schema registry", strings.Join(s.URLs, ", "))
+		add("schema registry username", s.Username)
+		add("schema registry password", s.Password.String())
+		add("schema registry token", s.Token.String())
+	}
 	for _, s := range p.Sources {
 		add("source "+s.Name, s.Topic+", "+s.Format+s.Ingress.Way())
 	}
