@@ -29,7 +29,7 @@ func react(err error) reaction {
 	}
 	for _, kind := range []error{
 		broker.ErrAuthentication, broker.ErrAuthorization, broker.ErrUnsupported,
-		broker.ErrConfig, broker.ErrRecordTooLarge, context.Canceled,
+		broker.ErrConfig, broker.ErrRecordTooLarge, broker.ErrLeftOpen, context.Canceled,
 	} {
 		if errors.Is(err, kind) {
 			return reactStop

@@ -35,6 +35,9 @@ var (
 	ErrUnreachable = errors.New("no broker reachable")
 	// ErrCorrupt: bytes that cannot be decoded.
 	ErrCorrupt = errors.New("corrupt data")
+	// ErrLeftOpen: an older transaction of this producer is over for its coordinator, and its end was not marked in a partition. Another one
+	// there would decide about both. An operator ends it, as it was decided.
+	ErrLeftOpen = errors.New("an older transaction of this producer was left open")
 	// ErrAbortable: anything else that ended a transaction before it was asked to commit. Init, then run it again.
 	ErrAbortable = errors.New("transaction failed, may be run again")
 )

@@ -30,6 +30,7 @@ const (
 	reqLeave           request = "leave group"
 	reqHeartbeat       request = "heartbeat"
 	reqConnect         request = "connect"
+	reqProducers       request = "describe producers"
 )
 
 // reaction is what is done about an answered error.
@@ -119,7 +120,7 @@ func bySpecialCase(req request, code sarama.KError) (verdict, bool) {
 			code != sarama.ErrOffsetsLoadInProgress && (v.react == again || v.react == elsewhere) {
 			return verdict{v.kind, rerun}, true
 		}
-	case reqFetch, reqListOffsets, reqDeleteRecords, reqOffsetFetch, reqMetadata, reqConfigs, reqCoordinator:
+	case reqFetch, reqListOffsets, reqDeleteRecords, reqOffsetFetch, reqMetadata, reqConfigs, reqCoordinator, reqProducers:
 		switch code {
 		case sarama.ErrUnknown:
 			return verdict{broker.ErrUnreachable, again}, true
@@ -226,7 +227,7 @@ func remedy(req request, where string, code sarama.KError) string {
 	switch code {
 	case sarama.ErrTopicAuthorizationFailed:
 		switch req {
-		case reqFetch, reqListOffsets, reqOffsetFetch, reqTxnOffsetCommit:
+		case reqFetch, reqListOffsets, reqOffsetFetch, reqTxnOffsetCommit, reqProducers:
 			return fmt.Sprintf("grant this principal Read on topic %s", where)
 		case reqProduce, reqAddPartitions:
 			return fmt.Sprintf("grant this principal Write on topic %s", where)

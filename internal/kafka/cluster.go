@@ -29,6 +29,8 @@ type Cluster struct {
 	closed     bool
 
 	logged map[request]*sometimes // read only
+	// tellsProducers says that the brokers answer DescribeProducers. Set by Open.
+	tellsProducers bool
 }
 
 // adminConn is a shared connection for administrative requests, one at a time.
@@ -52,7 +54,7 @@ func Open(ctx context.Context, conf Config) (*Cluster, error) {
 	}
 	for _, r := range []request{
 		reqInit, reqFetch, reqMetadata, reqJoin, reqCoordinator, reqListOffsets, reqOffsetFetch, reqDeleteRecords, reqCreateTopic, reqConfigs,
-		reqLeave, reqHeartbeat, reqProduce, reqConnect,
+		reqLeave, reqHeartbeat, reqProduce, reqConnect, reqProducers,
 	} {
 		c.logged[r] = &sometimes{}
 	}

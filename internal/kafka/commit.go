@@ -18,6 +18,8 @@ import (
 // COORDINATOR_LOAD_IN_PROGRESS.
 //
 //	AddPartitionsToTxn  AddOffsetsToTxn  Produce...  TxnOffsetCommit  EndTxn
+//
+// Before the first one in an epoch, and to partitions that are new in it, the leaders are asked what is open there: see ended.
 func (p *producer) Commit(ctx context.Context, meta broker.GroupMeta, offsets []broker.OffsetCommit) (broker.Receipt, broker.Outcome, error) {
 	var receipt broker.Receipt
 	err := p.check(meta, offsets)
@@ -32,6 +34,13 @@ func (p *producer) Commit(ctx context.Context, meta broker.GroupMeta, offsets []
 
 	p.remember(meta)
 	begin := time.Now()
+	group := ""
+	if len(offsets) > 0 {
+		group = meta.Group
+	}
+	if err := p.ended(ctx, group); err != nil {
+		return receipt, broker.NotCommitted, err
+	}
 	if err := p.flush(ctx, meta, len(offsets) > 0); err != nil {
 		return receipt, broker.NotCommitted, err
 	}

@@ -135,16 +135,21 @@ func (p *producer) legs(ctx context.Context, refresh []string) ([]*leg, error) {
 	}
 }
 
+// leaderLink is the connection to a leader, which stays open if the address does not change.
+func (p *producer) leaderLink(id int32, addr string) *link {
+	k := p.leaders[id]
+	if k == nil {
+		k = &link{c: p.c}
+		p.leaders[id] = k
+	}
+	k.find = func(context.Context) (string, error) { return addr, nil }
+	return k
+}
+
 // runLegs works the leaders off in parallel, the first one in this goroutine.
 func (p *producer) runLegs(ctx context.Context, legs []*leg) error {
 	for _, l := range legs {
-		k := p.leaders[l.id]
-		if k == nil {
-			k = &link{c: p.c}
-			p.leaders[l.id] = k
-		}
-		addr := l.addr
-		k.find = func(context.Context) (string, error) { return addr, nil }
+		p.leaderLink(l.id, l.addr)
 		if p.frames[l.id] == nil {
 			p.frames[l.id] = make([]byte, 0, 4096)
 		}

@@ -39,6 +39,9 @@ type producer struct {
 	leaders map[int32]*link  // one connection per leader, for Produce only
 	frames  map[int32][]byte // request buffers, per leader
 
+	// cleanGroup is the group whose offsets hold nothing open of this producer's, as of this epoch. See ended.
+	cleanGroup string
+
 	topics  map[string]*outTopic
 	last    *outTopic // topic of the last Add
 	touched []*outPart
@@ -67,6 +70,7 @@ type outPart struct {
 	batches []*outBatch
 	sent    int
 	next    record.Offset // offset behind the last acknowledged record, NoOffset if the broker did not say
+	clean   bool          // nothing of this producer's is open there, as of this epoch; see ended
 }
 
 // NewProducer makes a transactional producer; see broker.ProducerConfig for the defaults.
@@ -332,10 +336,10 @@ func (p *producer) initOnce(ctx context.Context) (resp *sarama.InitProducerIDRes
 
 // adopt takes over the answered epoch, a new producer ID if it is a sender's. Sequences start at 0 in it; what is buffered stays.
 func (p *producer) adopt(resp *sarama.InitProducerIDResponse) {
-	p.pid, p.epoch = resp.ProducerID, resp.ProducerEpoch
+	p.pid, p.epoch, p.cleanGroup = resp.ProducerID, resp.ProducerEpoch, ""
 	for _, t := range p.topics {
 		for _, part := range t.parts {
-			part.seq, part.sent = 0, 0
+			part.seq, part.sent, part.clean = 0, 0, false
 		}
 	}
 	p.ready = true

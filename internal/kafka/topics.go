@@ -343,5 +343,6 @@ func (c *Cluster) checkVersions(ctx context.Context) error {
 			Remedy: "use Apache Kafka 2.5 or later",
 		}
 	}
+	_, c.tellsProducers = have[keyDescribeProducers]
 	return nil
 }

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf16"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -18,11 +16,8 @@ import (
 	"github.com/streamd/streamd/internal/verify/rawlog"
 )
 
-// offsetsTopic holds the offsets of groups, stateTopic what the coordinators have decided about transactions.
-const (
-	offsetsTopic = "__consumer_offsets"
-	stateTopic   = "__transaction_state"
-)
+// stateTopic holds what the coordinators have decided about transactions.
+const stateTopic = "__transaction_state"
 
 // opened is a transaction as the leader of one of its partitions knows it.
 type opened struct {
@@ -45,7 +40,7 @@ func (x *inspection) hanging(ctx context.Context) error {
 		return err
 	}
 	// The group's offsets too: what hangs there keeps every new owner of a partition from starting.
-	switch offsets, err := x.describe(ctx, []string{offsetsTopic}); {
+	switch offsets, err := x.describe(ctx, []string{broker.OffsetsTopic}); {
 	case errors.Is(err, broker.ErrAuthorization):
 		x.out.Notes = append(x.out.Notes, "what hangs in the group's offsets is not known: "+err.Error())
 	case err != nil:
@@ -58,9 +53,9 @@ func (x *inspection) hanging(ctx context.Context) error {
 	for n, info := range there {
 		t := kmsg.NewDescribeProducersRequestTopic()
 		t.Topic = n
-		own := groupPartition(x.out.Pipeline, int(info.partitions))
+		own := broker.OffsetsPartition(x.out.Pipeline, int(info.partitions))
 		for p := range info.partitions {
-			if n != offsetsTopic || x.all || p == own {
+			if n != broker.OffsetsTopic || x.all || p == own {
 				t.Partitions = append(t.Partitions, p)
 			}
 		}
@@ -160,17 +155,4 @@ func (x *inspection) producers(ctx context.Context, req *kmsg.DescribeProducersR
 		}
 	}
 	return out, nil
-}
-
-// groupPartition is the partition of the offsets topic that a group is in, of n: the absolute value of Java's hash of its name, as in Kafka's
-// GroupCoordinatorService.
-func groupPartition(group string, n int) int32 {
-	var h int32
-	for _, c := range utf16.Encode([]rune(group)) {
-		h = 31*h + int32(c)
-	}
-	if h == math.MinInt32 { // it has no absolute value: Kafka takes 0
-		return 0
-	}
-	return max(h, -h) % int32(max(n, 1))
 }

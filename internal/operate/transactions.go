@@ -192,7 +192,7 @@ func (x *inspection) add(t kmsg.DescribeTransactionsResponseTransactionState) {
 	ours := x.all || strings.HasPrefix(t.TransactionalID, x.prefix)
 	for _, topic := range t.Topics {
 		ours = ours || x.topics[topic.Topic]
-		if topic.Topic == offsetsTopic {
+		if topic.Topic == broker.OffsetsTopic {
 			continue // what it holds up there are offsets, and not records
 		}
 		for _, p := range topic.Partitions {

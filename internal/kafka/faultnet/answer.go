@@ -120,6 +120,19 @@ func refusal(req kmsg.Request, code int16) kmsg.Response {
 			resp.Topics = append(resp.Topics, rt)
 		}
 		return resp
+	case *kmsg.DescribeProducersRequest:
+		resp := r.ResponseKind().(*kmsg.DescribeProducersResponse)
+		for _, t := range r.Topics {
+			rt := kmsg.NewDescribeProducersResponseTopic()
+			rt.Topic = t.Topic
+			for _, p := range t.Partitions {
+				rp := kmsg.NewDescribeProducersResponseTopicPartition()
+				rp.Partition, rp.ErrorCode = p, code
+				rt.Partitions = append(rt.Partitions, rp)
+			}
+			resp.Topics = append(resp.Topics, rt)
+		}
+		return resp
 	case *kmsg.OffsetFetchRequest:
 		return refusedOffsets(r, code)
 	}
