@@ -210,7 +210,6 @@ type object struct {
 	what    string // for messages: `source "bills"`
 	members []member
 	known   []string // the fields that were asked for
-	later   []string // those that are not available yet
 }
 
 type member struct {
@@ -317,18 +316,6 @@ func (o *object) need(name string) *yaml.Node {
 	return n
 }
 
-// notYet reports fields that belong to the format, but not to this version.
-func (o *object) notYet(names ...string) {
-	for _, name := range names {
-		known := o.known
-		key, _ := o.pair(name)
-		o.known, o.later = known, append(o.later, name)
-		if key != nil {
-			o.d.errorf(key, RuleNotAvailable, "%q of %s is not available in this version", name, o.what)
-		}
-	}
-}
-
 // finish reports every field that nobody asked for.
 func (o *object) finish() {
 	if o.d.finished != nil {
@@ -338,7 +325,7 @@ func (o *object) finish() {
 		if m.used {
 			continue
 		}
-		n := o.d.errorf(m.key, RuleUnknownField, "unknown field %q in %s%s", m.key.Value, o.what, suggest(m.key.Value, append(o.later, o.known...)))
+		n := o.d.errorf(m.key, RuleUnknownField, "unknown field %q in %s%s", m.key.Value, o.what, suggest(m.key.Value, o.known))
 		if len(o.known) > 0 && len(o.known) <= 16 {
 			n.hint("known are %s", quotedList(o.known))
 		}
