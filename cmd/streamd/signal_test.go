@@ -255,7 +255,7 @@ func TestTheDemoLeavesNoProcessBehind(t *testing.T) {
 			var worker []int
 			waitFor(t, "a worker at work", func() bool {
 				worker = children(p.Process.Pid)
-				return len(worker) == 1 && strings.Contains(p.out.String(), "00:01")
+				return len(worker) == 1 && strings.Contains(p.out.String(), "00:0") // any line: a slow machine has none for the first second
 			})
 			if err := p.Process.Signal(signal); err != nil {
 				t.Fatal(err)
