@@ -43,7 +43,6 @@ type Follower struct {
 	point record.CommitPoint // of the last commit record
 	known bool               // there is a point
 	tail  bool               // it began as the local store's
-	begun time.Time          // AppliedAt of what it began with
 
 	open      []record.OperatorBlock // blocks before their commit record
 	openBytes int
@@ -64,14 +63,14 @@ type followed struct {
 	Log
 	next    record.Offset // behind everything that was read
 	applied record.Offset // what a local store may note: behind what was handed over
+	at      time.Time     // of the newest record that was handed over, or of what the follower began with; zero: nothing was
 }
 
 // NewFollower follows on from a local store's position. The zero position follows from the start of
-// each log. AppliedAt stays that of the position: a state topic may be read behind commit records that are newer, so that none of
-// them says when what was read of it was whole. Exactly one log is the ID log. A position that names other partitions than logs is an error: see
+// each log. Exactly one log is the ID log. A position that names other partitions than logs is an error: see
 // KeepLocal for what fits.
 func NewFollower(logs []Log, from record.LocalPosition) (*Follower, error) {
-	f := &Follower{id: -1, point: from.CommitPoint, known: from.Sequence > 0, tail: from.Sequence > 0, begun: from.AppliedAt}
+	f := &Follower{id: -1, point: from.CommitPoint, known: from.Sequence > 0, tail: from.Sequence > 0}
 	for i, l := range logs {
 		next := l.Start
 		if len(from.Changelogs) > 0 {
@@ -87,7 +86,7 @@ func NewFollower(logs []Log, from record.LocalPosition) (*Follower, error) {
 			}
 			f.id = i
 		}
-		f.logs = append(f.logs, followed{Log: l, next: next, applied: next})
+		f.logs = append(f.logs, followed{Log: l, next: next, applied: next, at: from.AppliedAt})
 	}
 	if f.id < 0 {
 		return nil, errors.New("changelog: no ID log among the changelogs")
@@ -124,6 +123,9 @@ func (f *Follower) Add(tp record.TopicPartition, records []broker.Record, next r
 				return fmt.Errorf("%s@%d: %w: a state change without a key", tp, r.Offset, ErrCorrupt)
 			}
 			f.step.State = append(f.step.State, record.StateChange{Store: l.Store, Key: r.Key, Value: r.Value})
+			if r.Timestamp.After(l.at) {
+				l.at = r.Timestamp
+			}
 		} else if err := f.addID(l, r); err != nil {
 			return fmt.Errorf("%s@%d: %w", tp, r.Offset, err)
 		}
@@ -230,13 +232,24 @@ func (f *Follower) cut() {
 	if !f.changed {
 		return
 	}
-	f.step.Position = record.LocalPosition{CommitPoint: f.point, Complete: f.Done(), AppliedAt: f.begun}
+	f.step.Position = record.LocalPosition{CommitPoint: f.point, Complete: f.Done(), AppliedAt: f.appliedAt()}
 	for _, l := range f.logs {
 		f.step.Position.Changelogs = append(f.step.Position.Changelogs,
 			record.ChangelogPosition{TopicPartition: l.TopicPartition, TopicID: l.TopicID, Next: l.applied})
 	}
 	f.done = append(f.done, f.step)
 	f.step, f.changed = record.Batch{}, false
+}
+
+// appliedAt is the time from which on no tombstone may be missing, if reading goes on later: the oldest of what was read last of
+// the state topics, each by itself, since one may be read far behind another, and behind commit records that are newer.
+func (f *Follower) appliedAt() (at time.Time) {
+	for _, l := range f.logs {
+		if l.Store != "" && !l.at.IsZero() && (at.IsZero() || l.at.Before(at)) {
+			at = l.at
+		}
+	}
+	return at
 }
 
 // finish looks whether the ends are reached.

@@ -114,7 +114,7 @@ func TestFollowOneTransaction(t *testing.T) {
 		t.Fatalf("%+v", steps)
 	}
 	p := steps[0].Position
-	if !p.Complete || p.Sequence != 1 || p.Incarnation != 9 || !p.AppliedAt.Equal(noon.Add(-time.Hour)) || len(steps[0].Blocks) != 1 {
+	if !p.Complete || p.Sequence != 1 || p.Incarnation != 9 || !p.AppliedAt.Equal(noon) || len(steps[0].Blocks) != 1 {
 		t.Errorf("%+v", steps[0])
 	}
 	// Behind the commit record, not the end: markers are no business of a position.

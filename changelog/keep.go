@@ -70,7 +70,7 @@ func KeepLocal(e LocalEvidence) (Keeping, string) {
 			// Even if one record is missing, it may have been a tombstone.
 			return RestoreFull, fmt.Sprintf("the local store is at %d of %s, which begins at %d", c.Next, l.TopicPartition, l.Start)
 		}
-		if l.Store == "" || c.Next == l.End || current {
+		if l.Store == "" || c.Next == l.End || current || e.Local.AppliedAt.IsZero() {
 			continue
 		}
 		// CRASH 30: what is read from here on lacks the tombstones that compaction has removed since, so

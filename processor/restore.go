@@ -254,8 +254,7 @@ func (w *worker) readFrom(r *taskRun, tail bool) error {
 	rs := r.restore
 	local := rs.found
 	if !tail {
-		// Compacted tombstones are there for delete.retention.ms from when a reading began, however old the records are.
-		local = record.LocalPosition{AppliedAt: rs.askedAt}
+		local = record.LocalPosition{}
 		r.seals.Wait() // a seal under way would write what it knows into the new content
 		if err := r.local.Reset(); err != nil {
 			return fmt.Errorf("processor: task %s: reset the local store: %w", r.name, err)

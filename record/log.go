@@ -109,8 +109,9 @@ type LocalPosition struct {
 	Complete bool
 	// Changelogs are the task's changelog partitions: the ID log first, then the stores by name.
 	Changelogs []ChangelogPosition
-	// AppliedAt is the broker's time of the commit that was applied. Of what was read from changelogs, it is the time at which all that there
-	// was then had been read; and until then, that at which the reading began: compacted tombstones that were removed before are no loss.
+	// AppliedAt is the broker's time of the commit that was applied, or at which all that there was then had been read from the changelogs.
+	// Until then, it is that of the oldest of the records read last of the state topics: compacted tombstones behind them are younger. Zero: no
+	// state was read.
 	AppliedAt time.Time
 }
 
