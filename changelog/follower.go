@@ -40,9 +40,10 @@ type Follower struct {
 	logs []followed
 	id   int // which of them is the ID log
 
-	point record.CommitPoint // of the last commit record
-	known bool               // there is a point
-	tail  bool               // it began as the local store's
+	point  record.CommitPoint // of the last commit record
+	known  bool               // there is a point
+	tail   bool               // it began as the local store's
+	beyond bool               // a state change behind the end of its log was taken
 
 	open      []record.OperatorBlock // blocks before their commit record
 	openBytes int
@@ -126,6 +127,7 @@ func (f *Follower) Add(tp record.TopicPartition, records []broker.Record, next r
 			if r.Timestamp.After(l.at) {
 				l.at = r.Timestamp
 			}
+			f.beyond = f.beyond || r.Offset >= l.End
 		} else if err := f.addID(l, r); err != nil {
 			return fmt.Errorf("%s@%d: %w", tp, r.Offset, err)
 		}
@@ -142,8 +144,8 @@ func (f *Follower) Add(tp record.TopicPartition, records []broker.Record, next r
 	return f.finish()
 }
 
-// Overrun says whether a commit record was taken that lies behind the end of the ID log: somebody wrote on.
-func (f *Follower) Overrun() bool { return f.logs[f.id].applied > f.logs[f.id].End }
+// Overrun says whether a commit record or a state change was taken that lies behind the end of its log: somebody wrote on.
+func (f *Follower) Overrun() bool { return f.beyond || f.logs[f.id].applied > f.logs[f.id].End }
 
 func (f *Follower) find(tp record.TopicPartition) *followed {
 	for i := range f.logs {

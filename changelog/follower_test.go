@@ -333,3 +333,48 @@ func TestFollowRandomly(t *testing.T) {
 		}
 	}
 }
+
+// TestOverrunOfAStateTopic: a state change behind the end that was asked for is somebody else's, as a commit record is. A marker there is not.
+func TestOverrunOfAStateTopic(t *testing.T) {
+	for behind, want := range map[int]bool{0: false, 1: true} {
+		id, store := &topic{}, &topic{}
+		store.put([]byte("ann"), []byte("5"), noon)
+		logs := logsOf(id, store)
+		for range behind {
+			store.put([]byte("bob"), []byte("6"), noon)
+		}
+		store.hole()
+		f := mustFollow(t, logs, record.LocalPosition{})
+		if err := f.Add(totals, store.records, store.end); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.Overrun(); got != want {
+			t.Errorf("%d changes behind the end: overrun is %v", behind, got)
+		}
+	}
+}
+
+// TestAgeOfWhatIsLeft: a restore that was cut short is as old as the oldest of what was read last of each state topic, not as a commit record.
+func TestAgeOfWhatIsLeft(t *testing.T) {
+	id, store := &topic{}, &topic{}
+	store.put([]byte("ann"), []byte("5"), noon.Add(-30*time.Hour))
+	read := store.end
+	store.put([]byte("ann"), nil, noon.Add(-29*time.Hour))
+	id.ids(1, 9, 1)
+	f := mustFollow(t, logsOf(id, store), record.LocalPosition{})
+	if err := f.Add(idLog, id.records, id.end); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range takeAll(f) {
+		if !s.Position.AppliedAt.IsZero() {
+			t.Errorf("no state was read, and it is of %v", s.Position.AppliedAt)
+		}
+	}
+	if err := f.Add(totals, store.records[:1], read); err != nil {
+		t.Fatal(err)
+	}
+	steps := takeAll(f)
+	if len(steps) != 1 || steps[0].Position.Complete || !steps[0].Position.AppliedAt.Equal(noon.Add(-30*time.Hour)) {
+		t.Errorf("%+v", steps)
+	}
+}
