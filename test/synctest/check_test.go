@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/streamd/streamd/changelog"
+	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/topology"
 	"github.com/streamd/streamd/txlog"
@@ -157,6 +158,7 @@ func (w *world) checkSums(o *oracle) {
 // checkCounters is C10: the counted duplicates are those that were sent. Counters are committed with the
 // records, and move with their task.
 func (w *world) checkCounters(o *oracle) {
+	w.awaitTasks()
 	var dropped, late, checked uint64
 	for _, c := range w.clients {
 		for _, op := range c.status().Operators {
@@ -170,6 +172,24 @@ func (w *world) checkCounters(o *oracle) {
 	if int(dropped) != w.load.duplicates || int(late) != w.load.late || int(checked) != o.checked {
 		w.fail("C10: counted %d duplicates, %d late, %d checked; sent %d, %d, %d", dropped, late, checked, w.load.duplicates, w.load.late, o.checked)
 	}
+}
+
+// awaitTasks waits until each task runs in some client: one that moves shows its counters nowhere for as long.
+func (w *world) awaitTasks() {
+	for begin := time.Now(); time.Since(begin) < recoveryLimit; time.Sleep(100 * time.Millisecond) {
+		running := 0
+		for _, c := range w.clients {
+			for _, task := range c.status().Tasks {
+				if task.State == processor.TaskRunning {
+					running++
+				}
+			}
+		}
+		if running == len(w.inputs())*partitions {
+			return
+		}
+	}
+	w.fail("C9: not every task runs %v after the last repeats", recoveryLimit)
 }
 
 // watcher is C7: a read_committed reader that runs all the time. Its library goes back to the start of a
