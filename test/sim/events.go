@@ -19,6 +19,9 @@ type what struct {
 	do    func(w *world, f Fault)
 }
 
+// unheard is the name of the fault of global tables.
+const unheard = "global table unheard"
+
 // night is longer than tombstones are kept, and than IDs are remembered.
 const night = 30 * time.Hour
 
@@ -93,7 +96,7 @@ func whats() []what {
 		{"long night", 5, drawRollback, (*world).night},
 		{"an hour", 3, func(rng *rand.Rand, f *Fault) { f.Duration = window - millis(rng, 600_000) }, (*world).hour},
 		// A process hears nothing of the global table for a while, and gets tasks that have seen more of it.
-		{"global table unheard", 2, nil, func(w *world, f Fault) {
+		{unheard, 2, nil, func(w *world, f Fault) {
 			o := w.target(f.Target)
 			o.deaf = w.now().Add(f.Duration)
 			w.lastFault = o.deaf

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -160,6 +161,11 @@ var slots = sync.OnceValue(func() (all []Fault) {
 	return all
 })
 
+// plainSlots are those without the fault of global tables.
+var plainSlots = sync.OnceValue(func() []Fault {
+	return slices.DeleteFunc(slices.Clone(slots()), func(f Fault) bool { return f.What == unheard })
+})
+
 // counts is how many faults the seeds have, in turn: a third of them has one.
 var counts = [...]int{
 	1, 8, 12, 1, 0, 9, 1, 11, 10, 1, 12, 4, 1, 9, 10, 1, 12, 10, 1, 7, 11, 1, 11, 9, 1, 9, 12, 1, 10, 11, 1, 8, 12, 1, 12, 10,
@@ -178,18 +184,21 @@ func share(seed uint64) (first, n int) {
 }
 
 // dealt is the k-th card of the sequence: the slots in a random order, then in another one, and so on.
-func dealt(k int) Fault {
+func dealt(k int, plain bool) Fault {
 	all := slots()
+	if plain {
+		all = plainSlots()
+	}
 	order := rand.New(rand.NewPCG(uint64(k/len(all)), 0xdec)).Perm(len(all))
 	return all[order[k%len(all)]]
 }
 
 // draw makes the schedule of a seed. Half of the faults come when something recovers from an earlier one.
-func draw(rng *rand.Rand, seed uint64, v simbroker.Protocol) (schedule []Fault) {
+func draw(rng *rand.Rand, seed uint64, v simbroker.Protocol, plain bool) (schedule []Fault) {
 	first, n := share(seed)
 	var at time.Duration
 	for k := range n {
-		f := dealt(first + k)
+		f := dealt(first+k, plain)
 		f.Recovering = k > 0 && rng.IntN(2) == 0
 		if f.Recovering {
 			at += millis(rng, 50)

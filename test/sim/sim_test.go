@@ -21,6 +21,7 @@ var (
 	seedFlag  = flag.Uint64("seed", 0, "run this seed only, with its trace")
 	seedsFlag = flag.Int("seeds", 1000, "how many seeds to run")
 	firstFlag = flag.Uint64("first", 1, "the first seed")
+	plainFlag = flag.Bool("plain", false, "without windows behind marks and global tables")
 	untilRed  = flag.Bool("until-red", false, "stop at the first red seed and say how many it took")
 )
 
@@ -43,9 +44,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// ofSeed is the run that the flags ask for.
+func ofSeed(seed uint64) Config {
+	if *plainFlag {
+		return PlainFromSeed(seed)
+	}
+	return FromSeed(seed)
+}
+
 func TestSeeds(t *testing.T) {
 	if *seedFlag != 0 {
-		conf := FromSeed(*seedFlag)
+		conf := ofSeed(*seedFlag)
 		t.Log(conf)
 		for _, f := range conf.Schedule {
 			t.Log(f)
@@ -54,7 +63,7 @@ func TestSeeds(t *testing.T) {
 		r := Run(conf)
 		t.Log("\n" + strings.Join(r.Trace, "\n"))
 		if len(r.Errors) > 0 {
-			show(t, FromSeed(*seedFlag), r)
+			show(t, ofSeed(*seedFlag), r)
 		}
 		return
 	}
@@ -122,7 +131,7 @@ func runAll(ctx context.Context, seeds int) <-chan seeded {
 	for range runtime.GOMAXPROCS(0) {
 		wg.Go(func() {
 			for s := range next {
-				conf := FromSeed(s)
+				conf := ofSeed(s)
 				select {
 				case out <- seeded{Run(conf), conf}:
 				case <-ctx.Done():

@@ -39,18 +39,26 @@ type Config struct {
 }
 
 // FromSeed is the run of a seed.
-func FromSeed(seed uint64) Config {
+func FromSeed(seed uint64) Config { return fromSeed(seed, false) }
+
+// PlainFromSeed is the run of a seed without marks and global tables, and without the fault that is theirs: more time for the others.
+func PlainFromSeed(seed uint64) Config { return fromSeed(seed, true) }
+
+func fromSeed(seed uint64, plain bool) Config {
 	rng := rand.New(rand.NewPCG(seed, 0x5eed))
 	c := Config{
 		Seed: seed, Partitions: 1 + rng.IntN(4), Owners: 1 + rng.IntN(3), Bills: 20 + rng.IntN(181),
 		Protocol: simbroker.Protocol(rng.IntN(2)), Prefetch: rng.IntN(4) > 0, MaxFetch: 200 << rng.IntN(8),
 	}
-	c.Schedule = draw(rng, seed, c.Protocol)
+	c.Schedule = draw(rng, seed, c.Protocol, plain)
 	// Where much time passes at once, an ID of another partition may be forgotten before its twin is read.
 	steady := !slices.ContainsFunc(c.Schedule, Fault.jumps)
 	c.Twins = steady && rng.IntN(2) == 0
 	c.Wide = steady && rng.IntN(6) == 0
 	c.Linked = steady && !c.Wide && rng.IntN(5) == 0
+	if plain {
+		return c
+	}
 	if steady && !c.Wide && !c.Linked && rng.IntN(3) == 0 {
 		c.Hops = 1 + rng.IntN(2)
 	}
