@@ -26,18 +26,29 @@ func sumOf(b []byte) sum {
 	return sum{len(b), hex.EncodeToString(h[:8])}
 }
 
-// sums are those of a file that was read up to an offset.
+// errCut says that a file has less in it than it had a moment ago.
+var errCut = errors.New("the file was cut")
+
+// sums are those of a file that was read up to an offset. errCut: it does not go so far.
 func sums(r io.ReaderAt, offset int64) (head, tail sum, err error) {
 	n := min(offset, sumBytes)
+	if head, err = sumAt(r, 0, n); err != nil {
+		return sum{}, sum{}, err
+	}
+	tail, err = sumAt(r, offset-n, n)
+	return head, tail, err
+}
+
+func sumAt(r io.ReaderAt, from, n int64) (sum, error) {
 	b := make([]byte, n)
-	if _, err := r.ReadAt(b, 0); err != nil && !errors.Is(err, io.EOF) {
-		return head, tail, err
+	switch got, err := r.ReadAt(b, from); {
+	case got == len(b):
+		return sumOf(b), nil
+	case errors.Is(err, io.EOF):
+		return sum{}, errCut
+	default:
+		return sum{}, err
 	}
-	head = sumOf(b)
-	if _, err := r.ReadAt(b, offset-n); err != nil && !errors.Is(err, io.EOF) {
-		return head, tail, err
-	}
-	return head, sumOf(b), nil
 }
 
 // holds says whether a file still begins as the one of the place did, up to the place.
@@ -46,6 +57,9 @@ func (at *place) holds(r io.ReaderAt, size int64) (bool, error) {
 		return false, nil
 	}
 	head, tail, err := sums(r, at.Offset)
+	if errors.Is(err, errCut) {
+		return false, nil
+	}
 	return err == nil && head == at.Head && tail == at.Tail, err
 }
 

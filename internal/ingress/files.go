@@ -1,6 +1,7 @@
 package ingress
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -52,10 +53,11 @@ const (
 
 // Files appends the lines of files. It belongs to one goroutine.
 type Files struct {
-	cfg FilesConfig
-	log *Log
-	pos *positions
-	now func() time.Time
+	cfg  FilesConfig
+	log  *Log
+	pos  *positions
+	now  func() time.Time
+	open func(path string) (handle, error)
 
 	files  []*file  // that are open
 	unseen []unseen // places of files that are not there, or not any more
@@ -69,10 +71,19 @@ type Files struct {
 	first      int // which file is read first: each in its turn, so that none waits for ever
 }
 
+// handle is an open file.
+type handle interface {
+	io.ReaderAt
+	io.Closer
+	Stat() (os.FileInfo, error)
+}
+
+func openFile(path string) (handle, error) { return os.Open(path) }
+
 // file is one that is being read.
 type file struct {
 	place
-	f     *os.File
+	f     handle
 	gone  bool      // no path of ours leads to it
 	left  bool      // what it holds could not be verified: nothing of it is read this time
 	size  int64     // as it was seen last
@@ -99,7 +110,7 @@ func NewFiles(cfg FilesConfig, log *Log) *Files {
 		cfg.LastLine = 30 * time.Second
 	}
 	return &Files{
-		cfg: cfg, log: log, now: time.Now, waiting: map[string]time.Time{}, unreadable: map[string]time.Time{}, failed: map[string]bool{},
+		cfg: cfg, log: log, now: time.Now, open: openFile, waiting: map[string]time.Time{}, unreadable: map[string]time.Time{}, failed: map[string]bool{},
 		pos: &positions{cluster: log.cfg.Cluster, topic: cfg.Positions, owner: cfg.Owner},
 	}
 }
@@ -254,7 +265,7 @@ func (x *Files) read(f *file, b *batch, now time.Time) (left int64, err error) {
 	if err != nil && !errors.Is(err, io.EOF) {
 		return 0, x.endure(f.Path, err, now)
 	}
-	records, bytes := len(b.outs), b.bytes
+	records, size := len(b.outs), b.bytes
 	// Its last line counts by how long the file has not grown: what came since that was looked at may go on.
 	end := info.Size() == f.Offset+int64(n) && info.Size() == f.size
 	at, err := x.take(f, buf[:n], b, now, end)
@@ -264,12 +275,47 @@ func (x *Files) read(f *file, b *batch, now time.Time) (left int64, err error) {
 	if at.Offset == f.Offset {
 		return 0, nil // a part of a line
 	}
-	if at.Head, at.Tail, err = sums(f.f, at.Offset); err != nil {
-		b.outs, b.bytes = b.outs[:records], bytes // without its place a line would come again
+	at.Head, at.Tail, err = sums(f.f, at.Offset)
+	same := false
+	if err == nil {
+		// What the sums are of must be what was read: the file may have been cut in between, and even have grown again.
+		same, err = f.still(buf[:at.Offset-f.Offset])
+	}
+	if err != nil || !same {
+		b.outs, b.bytes = b.outs[:records], size // without its place a line would come again
+		if err == nil || errors.Is(err, errCut) {
+			return 0, nil // the next look at it sees that it was cut
+		}
 		return 0, x.endure(f.Path, err, now)
 	}
 	b.after[f] = at
 	return info.Size() - at.Offset, nil
+}
+
+// still says whether a file holds what was read of it, and these bytes behind that.
+func (f *file) still(next []byte) (bool, error) {
+	tail := next[max(0, len(next)-sumBytes):]
+	now := make([]byte, len(tail))
+	n, err := f.f.ReadAt(now, f.Offset+int64(len(next)-len(tail)))
+	if n < len(now) {
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return false, err
+	}
+	if !bytes.Equal(now, tail) {
+		return false, nil
+	}
+	return f.intact()
+}
+
+// intact says whether a file holds what was read of it.
+func (f *file) intact() (bool, error) {
+	info, err := f.f.Stat()
+	if err != nil {
+		return false, err
+	}
+	return f.holds(f.f, info.Size())
 }
 
 // begunAnew: the file holds something else than what was read. Its lines are those of a new file. The place of the old content is kept, since it

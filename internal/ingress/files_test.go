@@ -27,6 +27,8 @@ type fileRig struct {
 	x   *Files
 
 	late bool // requests may come late
+	// look is called before each look into a file.
+	look func()
 }
 
 func newFileRig(t *testing.T, cfg FilesConfig) *fileRig {
@@ -72,6 +74,12 @@ func (r *fileRig) try() (err error) {
 	if r.x == nil {
 		r.x = NewFiles(r.cfg, r.log())
 		r.x.now = func() time.Time { return r.at }
+		if r.look != nil {
+			r.x.open = func(path string) (handle, error) {
+				f, err := os.Open(path)
+				return watchedFile{f, r.look}, err
+			}
+		}
 		if err := r.x.start(r.t.Context()); err != nil {
 			return err
 		}

@@ -198,7 +198,7 @@ func (x *Files) find(path string, inodes bool, now time.Time) (*file, error) {
 	if info.Size() == 0 {
 		return nil, nil // nothing yet, and maybe a copy in the making
 	}
-	h, err := os.Open(path)
+	h, err := x.open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func (x *Files) find(path string, inodes bool, now time.Time) (*file, error) {
 }
 
 // returned is a file that was read before: the inode says that it may be the one; what stands in it, that it is.
-func (x *Files) returned(h *os.File, name string, info os.FileInfo, now time.Time) (*file, error) {
+func (x *Files) returned(h handle, name string, info os.FileInfo, now time.Time) (*file, error) {
 	dev, ino, _, known := inode(info)
 	return x.adopt(h, info, now, func(u *unseen) bool {
 		// Numbers of devices change when a machine starts again: then the name has to agree.
@@ -232,7 +232,7 @@ func (x *Files) returned(h *os.File, name string, info os.FileInfo, now time.Tim
 }
 
 // adopt goes on with the first place that may be the file's and whose content is.
-func (x *Files) adopt(h *os.File, info os.FileInfo, now time.Time, may func(*unseen) bool) (*file, error) {
+func (x *Files) adopt(h handle, info os.FileInfo, now time.Time, may func(*unseen) bool) (*file, error) {
 	for i := range x.unseen {
 		u := &x.unseen[i]
 		if !may(u) {
@@ -253,15 +253,24 @@ func (x *Files) adopt(h *os.File, info os.FileInfo, now time.Time, may func(*uns
 
 // newcomer is a file with an inode that says nothing: the copy of one that was read and is gone or was cut since, or a new one. nil: the copy of
 // one that is being read, as copytruncate makes it before it cuts the original; it is read from there on when that has happened.
-func (x *Files) newcomer(h *os.File, path string, info os.FileInfo, now time.Time) (*file, error) {
+func (x *Files) newcomer(h handle, path string, info os.FileInfo, now time.Time) (*file, error) {
 	f, err := x.adopt(h, info, now, func(u *unseen) bool { return u.unmistakable() })
 	if f != nil || err != nil {
 		return f, err
 	}
 	for _, f := range x.files {
 		n, same, err := f.copied(h, info.Size())
+		if errors.Is(err, errCut) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, err
+		}
+		if !same {
+			// It may have been, until the original was cut just now: then the next look finds it as the copy of what was read.
+			if intact, err := f.intact(); err != nil || !intact {
+				return nil, err
+			}
 		}
 		// A short one that begins as another may be a copy in the making. It may as well be one that only begins alike: it has some time.
 		sure := n >= sumBytes
@@ -282,13 +291,16 @@ func (x *Files) newcomer(h *os.File, path string, info os.FileInfo, now time.Tim
 }
 
 // copied says whether another file holds what stands in this one, as far as it goes or this one was read: n bytes.
-func (f *file) copied(h *os.File, size int64) (n int64, same bool, err error) {
+func (f *file) copied(h handle, size int64) (n int64, same bool, err error) {
 	n = min(size, f.Offset)
 	head, tail, err := sums(h, n)
 	if err != nil || n == 0 {
 		return n, false, err
 	}
 	ownHead, ownTail, err := sums(f.f, n)
+	if errors.Is(err, errCut) {
+		return n, false, nil
+	}
 	return n, err == nil && head == ownHead && tail == ownTail, err
 }
 
