@@ -70,6 +70,7 @@ func KeepLocal(e LocalEvidence) (Keeping, string) {
 			// Even if one record is missing, it may have been a tombstone.
 			return RestoreFull, fmt.Sprintf("the local store is at %d of %s, which begins at %d", c.Next, l.TopicPartition, l.Start)
 		}
+		// Without a time, no state was read yet: there is nothing that a tombstone could be missing for.
 		if l.Store == "" || c.Next == l.End || current || e.Local.AppliedAt.IsZero() {
 			continue
 		}

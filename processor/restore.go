@@ -352,8 +352,11 @@ func (w *worker) applySteps(ctx context.Context, r *taskRun) error {
 		if !ok {
 			return nil
 		}
-		if at := r.restore.askedAt; step.Position.Complete && at.After(step.Position.AppliedAt) {
-			step.Position.AppliedAt = at // it has all that there was then, however long nothing was committed
+		switch at, p := r.restore.askedAt, &step.Position; {
+		case p.Complete && at.After(p.AppliedAt):
+			p.AppliedAt = at // it has all that there was then, however long nothing was committed
+		case !p.Complete && p.AppliedAt.After(at):
+			p.AppliedAt = at // records of a state topic have the time of their events, which a clock may have set too late
 		}
 		r.changelogs = step.Position.Changelogs
 		if len(step.Blocks)+len(step.State)+len(step.Drops) > 0 || r.task != nil && step.Position.Sequence != r.task.point.Sequence {
