@@ -148,13 +148,19 @@ func (x *external) session() error {
 	r := x.cluster.NewReader(broker.ReaderConfig{Isolation: broker.ReadCommitted, MaxBytes: fetchBytes, Buffer: fetchBuffer, Pace: fetchPace})
 	defer r.Close()
 	r.Seek(x.in.TopicPartition, x.next, 1)
-	x.stats.down(x.name, nil)
-	if x.said != "" {
-		x.said = ""
-		x.log.Info("sink: goes on", "task", x.name, "offset", x.next)
-	}
-	x.publish(TaskRunning, "")
+	x.publish(TaskRunning, x.said)
 	return x.pump(w, r)
+}
+
+// goesOn takes the reason back: rows were written, or there are none. That the target was claimed says little, as of an HTTP address.
+func (x *external) goesOn() {
+	if x.said == "" {
+		return
+	}
+	x.said = ""
+	x.stats.down(x.name, nil)
+	x.log.Info("sink: goes on", "task", x.name, "offset", x.next)
+	x.publish(TaskRunning, "")
 }
 
 // start finds the first record that the target does not have.
@@ -266,6 +272,9 @@ func (x *external) pump(w sink.Writer, r broker.Reader) error {
 				}
 			}
 			b.Next = max(b.Next, in.Next)
+		}
+		if b.taken == 0 && b.Next >= x.stable {
+			x.goesOn()
 		}
 		// Markers alone are no reason for a transaction of the target.
 		if b.taken > 0 && x.now().Sub(b.since) >= sinkLinger {

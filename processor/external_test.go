@@ -111,6 +111,7 @@ type sinkWorld struct {
 	client *kgo.Client
 	target *memory
 	dir    string
+	status func() processor.Status // of the application that runs
 }
 
 func newSinkWorld(t *testing.T, target *memory, n int) *sinkWorld {
@@ -167,6 +168,7 @@ func (w *sinkWorld) appInto(target sink.Target, policy topology.Policy, done fun
 	}
 	ctx, stop := context.WithTimeout(w.t.Context(), 90*time.Second)
 	defer stop()
+	w.status = app.Status
 	ended := make(chan error, 1)
 	go func() { ended <- app.Run(ctx) }()
 	for {
@@ -260,6 +262,44 @@ func TestSinkWritesEachRecordOnce(t *testing.T) {
 				t.Error("no write has failed")
 			}
 		})
+	}
+}
+
+// A target that is found and fails only when it is written to, as an HTTP address does: the reason stays in the status while it is tried again, until
+// rows are there.
+func TestSinkReasonStaysUntilRowsAreWritten(t *testing.T) {
+	t.Parallel()
+	target := newMemory(sink.Plain)
+	w := newSinkWorld(t, target, 1)
+	var again, after processor.Status
+	target.before = func(n int, _ sink.Batch) (bool, error) {
+		if n > 1 {
+			again = w.status()
+		}
+		if n < 3 {
+			return false, errors.New("nobody answers")
+		}
+		return false, nil
+	}
+	if err := w.app(topology.PolicyStop, func() bool {
+		if !w.complete(1)() {
+			return false
+		}
+		after = w.status()
+		return after.State == processor.Running
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if again.State != processor.Blocked || !strings.Contains(again.Reason, "nobody answers") {
+		t.Errorf("while it is tried again: %s, %q", again.State, again.Reason)
+	}
+	for _, task := range again.Tasks {
+		if strings.HasPrefix(task.Name, "table-sink/") && task.State == processor.TaskRunning && task.Inputs[0].Lag > 0 && !strings.Contains(task.Reason, "nobody answers") {
+			t.Errorf("%s: %q", task.Name, task.Reason)
+		}
+	}
+	if after.Reason != "" {
+		t.Errorf("when the rows are there: %q", after.Reason)
 	}
 }
 

@@ -94,6 +94,7 @@ func (x *external) moved(w sink.Writer) {
 	x.counters["bytes"] += uint64(x.open.size)
 	x.open = taken{}
 	x.confirm.note(x.in.TopicPartition, x.next, now)
+	x.goesOn()
 	x.publish(TaskRunning, "")
 }
 

@@ -184,8 +184,10 @@ func (s *stats) held() string {
 	for task, why := range s.unwritten {
 		reasons = append(reasons, "rows are not written: "+task+": "+why)
 	}
-	for _, why := range s.stuck {
-		reasons = append(reasons, why)
+	for task, why := range s.stuck {
+		if s.unwritten[task] == "" { // which says more
+			reasons = append(reasons, why)
+		}
 	}
 	slices.Sort(reasons)
 	return strings.Join(slices.Compact(reasons), "; ")
