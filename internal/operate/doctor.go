@@ -265,7 +265,7 @@ func (d *doctor) topics(ctx context.Context) error {
 		case missing && n.made:
 			d.note("topics", Fine, "", "%s topic %s will be made at the first start", n.use, n.name)
 		case missing:
-			d.note("topics", Failure, fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions N --bootstrap-server BROKER", n.name), "%s topic %s does not exist", n.use, n.name)
+			d.note("topics", Failure, fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions N --bootstrap-server BROKER; in the broker of streamd dev: start that with --topic %s:N", n.name, n.name), "%s topic %s does not exist", n.use, n.name)
 		case errors.Is(err, kerr.TopicAuthorizationFailed):
 			d.note("acl", Failure, d.aclTopic(n), "%s topic %s may not even be described", n.use, n.name).kind = broker.ErrAuthorization
 		case err != nil:
@@ -412,7 +412,9 @@ func (e *Examination) Err() error {
 			if kind == nil {
 				kind = daemon.ErrConfig
 			}
-			errs = append(errs, kind)
+			if !slices.Contains(errs, kind) { // of each, one is enough: the findings have been printed
+				errs = append(errs, kind)
+			}
 		}
 	}
 	if len(errs) == 0 {
