@@ -64,7 +64,38 @@ type followed struct {
 	Log
 	next    record.Offset // behind everything that was read
 	applied record.Offset // what a local store may note: behind what was handed over
-	at      time.Time     // of the newest record that was handed over, or of what the follower began with; zero: nothing was
+	handed  bool          // something of it was handed over, or is in the local store
+	at      time.Time     // what lies behind applied was written no sooner, see appliedAt
+	marks   []mark        // of commits that lie behind applied
+}
+
+// mark says that a store's changes from an offset on were written by a commit of that time, or later.
+type mark struct {
+	next record.Offset
+	at   time.Time
+}
+
+// markEvery is how far marks are apart at least: a log may be read far ahead of another.
+const markEvery = time.Minute
+
+// unknownAge is the age of what was read before there was anything to tell it by.
+func unknownAge() time.Time { return time.Unix(0, 0) }
+
+// note takes a bound for what lies behind applied.
+func (l *followed) note(at time.Time) {
+	if at.After(l.at) {
+		l.at = at
+	}
+}
+
+// pass takes the bounds of the marks that were reached.
+func (l *followed) pass() {
+	n := 0
+	for n < len(l.marks) && l.marks[n].next <= l.applied {
+		l.note(l.marks[n].at)
+		n++
+	}
+	l.marks = l.marks[n:]
 }
 
 // NewFollower follows on from a local store's position. The zero position follows from the start of
@@ -87,7 +118,7 @@ func NewFollower(logs []Log, from record.LocalPosition) (*Follower, error) {
 			}
 			f.id = i
 		}
-		f.logs = append(f.logs, followed{Log: l, next: next, applied: next, at: from.AppliedAt})
+		f.logs = append(f.logs, followed{Log: l, next: next, applied: next, handed: !from.AppliedAt.IsZero(), at: from.AppliedAt})
 	}
 	if f.id < 0 {
 		return nil, errors.New("changelog: no ID log among the changelogs")
@@ -124,9 +155,8 @@ func (f *Follower) Add(tp record.TopicPartition, records []broker.Record, next r
 				return fmt.Errorf("%s@%d: %w: a state change without a key", tp, r.Offset, ErrCorrupt)
 			}
 			f.step.State = append(f.step.State, record.StateChange{Store: l.Store, Key: r.Key, Value: r.Value})
-			if r.Timestamp.After(l.at) {
-				l.at = r.Timestamp
-			}
+			l.handed = true
+			l.note(r.Timestamp) // of its event, which is clamped to the clock: no later than its commit
 			f.beyond = f.beyond || r.Offset >= l.End
 		} else if err := f.addID(l, r); err != nil {
 			return fmt.Errorf("%s@%d: %w", tp, r.Offset, err)
@@ -139,6 +169,7 @@ func (f *Follower) Add(tp record.TopicPartition, records []broker.Record, next r
 	// State counts as it is read. The ID log counts up to its last commit record only.
 	if l.Store != "" && l.applied < l.next {
 		l.applied = l.next
+		l.pass()
 		f.changed = true
 	}
 	return f.finish()
@@ -184,7 +215,24 @@ func (f *Follower) addID(l *followed, r *broker.Record) error {
 		return err
 	}
 	l.applied = r.Offset + 1
+	f.mark(p, r.Timestamp)
 	return nil
+}
+
+// mark keeps how far the stores' logs went before a commit, and when that was written.
+func (f *Follower) mark(p record.CommitPoint, at time.Time) {
+	for _, s := range p.Stores {
+		for i := range f.logs {
+			l := &f.logs[i]
+			if l.Store != s.Store || l.TopicID != s.TopicID {
+				continue
+			}
+			if n := len(l.marks); n == 0 || at.Sub(l.marks[n-1].at) >= markEvery {
+				l.marks = append(l.marks, mark{s.Next, at})
+			}
+			l.pass()
+		}
+	}
 }
 
 // commit takes a commit record: the blocks before it are now known to be whole.
@@ -243,12 +291,19 @@ func (f *Follower) cut() {
 	f.step, f.changed = record.Batch{}, false
 }
 
-// appliedAt is the time from which on no tombstone may be missing, if reading goes on later: the oldest of what was read last of
-// the state topics, each by itself, since one may be read far behind another, and behind commit records that are newer.
+// appliedAt is the time from which on no tombstone may be missing, if reading goes on later: the oldest of what is known of the state
+// topics, each by itself, since one may be read far behind another, and behind commit records that are newer. Zero: none was read.
 func (f *Follower) appliedAt() (at time.Time) {
 	for _, l := range f.logs {
-		if l.Store != "" && !l.at.IsZero() && (at.IsZero() || l.at.Before(at)) {
-			at = l.at
+		if l.Store == "" || !l.handed {
+			continue
+		}
+		of := unknownAge()
+		if l.at.After(of) {
+			of = l.at
+		}
+		if at.IsZero() || of.Before(at) {
+			at = of
 		}
 	}
 	return at

@@ -378,3 +378,51 @@ func TestAgeOfWhatIsLeft(t *testing.T) {
 		t.Errorf("%+v", steps)
 	}
 }
+
+// TestAgeOfOldEvents: what was read of a state topic is as young as a commit that lies before its end, however old the events are and in whichever
+// order the topics are read; without any sign it is as old as can be, but never as if nothing had been read.
+func TestAgeOfOldEvents(t *testing.T) {
+	for _, idsFirst := range []bool{true, false} {
+		id, store := &topic{}, &topic{}
+		store.put([]byte("ann"), []byte("5"), time.Time{})
+		store.put([]byte("bob"), []byte("6"), noon.Add(-99*time.Hour))
+		read := store.end
+		store.put([]byte("ann"), nil, noon.Add(-99*time.Hour))
+		for i, next := range []record.Offset{0, 2, 3} { // the third commit lies behind what is read
+			k, v := EncodeCommit(record.CommitPoint{
+				Sequence: uint64(i + 1), Incarnation: 9, Stores: []record.StorePosition{{Store: "totals", TopicID: "t", Next: next}},
+			})
+			id.put(k, v, noon.Add(time.Duration(i-10)*time.Hour))
+			id.hole()
+		}
+		f := mustFollow(t, logsOf(id, store), record.LocalPosition{})
+		ids := func() { must(t, f.Add(idLog, id.records, id.end)) }
+		if idsFirst {
+			ids()
+		}
+		must(t, f.Add(totals, store.records[:1], 1))
+		steps := takeAll(f)
+		want := unknownAge()
+		if idsFirst {
+			want = noon.Add(-10 * time.Hour)
+		}
+		if got := steps[len(steps)-1].Position.AppliedAt; !got.Equal(want) {
+			t.Errorf("IDs first %v, one change read: of %v, want %v", idsFirst, got, want)
+		}
+		must(t, f.Add(totals, store.records[1:read], read))
+		if !idsFirst {
+			ids()
+		}
+		steps = takeAll(f)
+		if p := steps[len(steps)-1].Position; p.Complete || !p.AppliedAt.Equal(noon.Add(-9*time.Hour)) {
+			t.Errorf("IDs first %v: %+v", idsFirst, p)
+		}
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

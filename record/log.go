@@ -110,8 +110,8 @@ type LocalPosition struct {
 	// Changelogs are the task's changelog partitions: the ID log first, then the stores by name.
 	Changelogs []ChangelogPosition
 	// AppliedAt is the broker's time of the commit that was applied, or at which all that there was then had been read from the changelogs.
-	// Until then, it is that of the oldest of the records read last of the state topics: compacted tombstones behind them are younger, since a record's
-	// event is not later than its commit. Zero: no state was read.
+	// Until then, nothing behind what was read of any state topic was written before it, so that compacted tombstones there are younger; 1970 if
+	// nothing is known of that. Zero: no state was read.
 	AppliedAt time.Time
 }
 
