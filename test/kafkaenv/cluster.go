@@ -41,7 +41,7 @@ type Cluster struct {
 type server struct {
 	dir   string
 	cmd   *exec.Cmd
-	done  chan error // receives the result of cmd once, then it is closed
+	done  chan struct{} // closed when its process is gone
 	ended bool       // by this package: it is not expected to answer
 }
 
@@ -153,9 +153,9 @@ func (s *server) start(in install) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("kafkaenv: %w", err)
 	}
-	s.cmd, s.done, s.ended = cmd, make(chan error, 1), false
-	go func(done chan<- error) {
-		done <- cmd.Wait()
+	s.cmd, s.done, s.ended = cmd, make(chan struct{}), false
+	go func(done chan<- struct{}) {
+		_ = cmd.Wait() // its state says how it ended
 		close(done)
 	}(s.done)
 	return nil
