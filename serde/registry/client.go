@@ -206,8 +206,11 @@ func (c *Client) read(ctx context.Context, id uint32) (*known, error) {
 		return nil, unavailable(err)
 	}
 	src, err := c.sourceOf(ctx, a)
-	if errors.Is(err, serde.ErrUnavailable) {
+	switch {
+	case errors.Is(err, serde.ErrUnavailable):
 		return nil, err
+	case errors.As(err, &no): // a schema that comes late, as above
+		return &known{err: fmt.Errorf("schema %d: %w", id, err), expires: c.cfg.Now().Add(unknownFor)}, nil
 	}
 	var s *schema
 	if err == nil {
@@ -233,6 +236,9 @@ type reference struct {
 	Version int    `json:"version"`
 }
 
+// errNoSchema is of an answer in JSON that a registry does not give: of a proxy in front of it, for one. No value is to blame for it.
+var errNoSchema = errors.New("the answer is no schema of a schema registry")
+
 // maxReferences bounds what one schema refers to, directly or not.
 const maxReferences = 200
 
@@ -248,6 +254,9 @@ type namedText struct{ name, text string }
 // sourceOf reads what a schema refers to.
 func (c *Client) sourceOf(ctx context.Context, a schemaAnswer) (source, error) {
 	src := source{text: a.Schema}
+	if a.Schema == "" {
+		return src, unavailable(errNoSchema)
+	}
 	switch a.SchemaType {
 	case "", "AVRO":
 		src.format = Avro
@@ -274,9 +283,12 @@ func (c *Client) sourceOf(ctx context.Context, a schemaAnswer) (source, error) {
 			if err := c.ask(ctx, http.MethodGet, path, nil, &b); err != nil {
 				var no *refusal
 				if errors.As(err, &no) && no.unknown() {
-					return fmt.Errorf("it refers to version %d of subject %q, which the registry does not have", r.Version, r.Subject)
+					return fmt.Errorf("it refers to version %d of subject %q, which the registry does not have: %w", r.Version, r.Subject, no)
 				}
 				return unavailable(err)
+			}
+			if b.Schema == "" {
+				return unavailable(errNoSchema)
 			}
 			if left -= len(b.Schema); left < 0 {
 				return fmt.Errorf("with what it refers to it has more than %d bytes", c.cfg.MaxSchemaBytes)

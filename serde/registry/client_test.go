@@ -123,8 +123,9 @@ func TestWhoIsToBlame(t *testing.T) {
 			w.WriteHeader(500)
 			fmt.Fprint(w, `{"error_code":50001}`)
 		},
-		"302":       func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, "/elsewhere", http.StatusFound) },
-		"more than": func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 100_000)) },
+		"is no schema": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"status":"starting"}`) },
+		"302":          func(w http.ResponseWriter, q *http.Request) { http.Redirect(w, q, "/elsewhere", http.StatusFound) },
+		"more than":    func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 100_000)) },
 	} {
 		r.Instead(h)
 		codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, MaxSchemaBytes: 1000, Now: now.now}), registry.Output{Format: registry.Avro})
@@ -141,6 +142,32 @@ func TestWhoIsToBlame(t *testing.T) {
 	fails(t, err, false)
 	now.at = now.at.Add(11 * time.Second)
 	reads(t, codec, wire(7, "\x02"), "1")
+}
+
+// TestReferenceComesLate: that what a schema refers to is missing is not for ever, as little as that a schema is.
+func TestReferenceComesLate(t *testing.T) {
+	r, now := registrytest.New(t), &clock{at: time.Unix(1, 0)}
+	r.Add("a", "AVRO", `{"type":"record","name":"A","fields":[{"name":"b","type":"B"}]}`, registrytest.Reference{Name: "B", Subject: "b", Version: 1})
+	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, Now: now.now}), registry.Output{Format: registry.Avro})
+	value := wire(1, "\x02")
+	_, err := codec.AppendJSON(nil, value)
+	fails(t, err, false, `version 1 of subject "b"`)
+	r.Add("b", "AVRO", `{"type":"fixed","name":"B","size":1}`)
+	now.at = now.at.Add(11 * time.Second)
+	reads(t, codec, value, `{"b":"Ag=="}`)
+}
+
+// TestNoSchemaID: an answer without an ID is none of a registry, and no value is written under the ID 0.
+func TestNoSchemaID(t *testing.T) {
+	r := registrytest.New(t)
+	r.Instead(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
+	for _, schema := range []string{"", `"int"`} {
+		c := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}}), registry.Output{Format: registry.Avro, Subject: "a", Schema: schema})
+		fails(t, c.Resolve(t.Context()), true, "is no schema")
+		if b, err := c.AppendValue(nil, []byte("1")); !errors.Is(err, serde.ErrUnavailable) {
+			t.Errorf("written as %x, %v", b, err)
+		}
+	}
 }
 
 // TestFewSchemasAreKept: with one more than the bound all are forgotten, and all are read again.

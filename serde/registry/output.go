@@ -67,6 +67,9 @@ func (o *Output) resolve(ctx context.Context, c *Client) (*writer, error) {
 	} else {
 		a.ID, err = o.identify(ctx, c)
 	}
+	if err == nil && a.ID == 0 {
+		err = unavailable(errNoSchema)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("subject %q: %w", o.Subject, err)
 	}
