@@ -37,22 +37,32 @@ func (p *producer) ended(ctx context.Context, group string) error {
 		}
 	}
 	// The offsets as well: with the wrong end of a transaction, positions go back or forth.
-	if group != "" && group != p.cleanGroup {
-		if tp, ok := p.c.offsetsPartition(ctx, group); ok {
-			ask = append(ask, tp)
+	offsets := group != "" && group != p.cleanGroup
+	for n := 0; offsets || len(ask) > 0; n++ {
+		if offsets {
+			tp, there, err := p.c.offsetsPartition(ctx, group)
+			switch {
+			case err != nil && fatal(kindOf(err)):
+				return err
+			case err == nil && there:
+				ask = append(ask, tp)
+			}
+			offsets = err != nil
 		}
-	}
-	for n := 0; len(ask) > 0; n++ {
 		var err error
 		if ask, err = p.askLeaders(ctx, ask); err != nil {
 			return err
 		}
-		if len(ask) == 0 {
-			break
+		where := broker.OffsetsTopic
+		switch {
+		case len(ask) > 0:
+			where = ask[0].String()
+		case !offsets:
+			continue
 		}
 		if sleep(ctx, backoff(n, time.Millisecond, 50*time.Millisecond)) != nil {
 			return &broker.Error{
-				Op: string(reqProducers), Where: ask[0].String(), Kind: broker.ErrUnreachable,
+				Op: string(reqProducers), Where: where, Kind: broker.ErrUnreachable,
 				Cause: fmt.Errorf("no leader said what is open there before the deadline: %w", context.Cause(ctx)),
 			}
 		}
@@ -60,7 +70,9 @@ func (p *producer) ended(ctx context.Context, group string) error {
 		for _, tp := range ask {
 			topics = append(topics, tp.Topic)
 		}
-		p.c.refresh(ctx, topics)
+		if len(topics) > 0 {
+			p.c.refresh(ctx, topics)
+		}
 	}
 	for _, part := range p.touched {
 		part.clean = true
@@ -71,14 +83,19 @@ func (p *producer) ended(ctx context.Context, group string) error {
 	return nil
 }
 
-// offsetsPartition is where the offsets of a group are. There is none before any group has committed; not to be allowed to know is the same here.
-func (c *Cluster) offsetsPartition(ctx context.Context, group string) (record.TopicPartition, bool) {
+// offsetsPartition is where the offsets of a group are. There is none before any group has committed; not to be allowed to know is the same here. An
+// error says that nobody was there to ask.
+func (c *Cluster) offsetsPartition(ctx context.Context, group string) (tp record.TopicPartition, there bool, err error) {
 	resp, _, err := c.describe(ctx, broker.OffsetsTopic)
-	if err != nil || len(resp.Topics) == 0 || len(resp.Topics[0].Partitions) == 0 {
-		return record.TopicPartition{}, false
+	if err != nil {
+		c.heals(reqMetadata, broker.OffsetsTopic, err)
+		return tp, false, err
+	}
+	if len(resp.Topics) == 0 || len(resp.Topics[0].Partitions) == 0 {
+		return tp, false, nil
 	}
 	n := broker.OffsetsPartition(group, len(resp.Topics[0].Partitions))
-	return record.TopicPartition{Topic: broker.OffsetsTopic, Partition: record.Partition(n)}, true
+	return record.TopicPartition{Topic: broker.OffsetsTopic, Partition: record.Partition(n)}, true, nil
 }
 
 // askLeaders asks the leaders, one after the other, and returns the partitions that have to be asked about again.

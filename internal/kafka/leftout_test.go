@@ -145,6 +145,27 @@ func TestLeftOpenOffsets(t *testing.T) {
 	}
 }
 
+// TestLeftOpenOffsetsAfterAFault: that the metadata could not be read says nothing of what is open in the offsets.
+func TestLeftOpenOffsetsAfterAFault(t *testing.T) {
+	f := newFake(t, 1)
+	if err := f.c.CreateTopic(testContext(t), broker.Topic{Name: broker.OffsetsTopic, Partitions: 5, Replicas: -1, Cleanup: broker.Compact}); err != nil {
+		t.Fatal(err)
+	}
+	p := newProducer(t, f.c, "x")
+	f.ControlKey(int16(kmsg.DescribeProducers), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		return openIn(r.(*kmsg.DescribeProducersRequest), p.pid, 0, func(topic string, n int32) bool { return topic == broker.OffsetsTopic && n == 2 }), nil, true
+	})
+	offsets := []broker.OffsetCommit{{TopicPartition: tpOf("in", 0), Next: 1}}
+	for range 4 { // of each address and of what is tried again
+		f.net.LoseRequest(3)
+	}
+	_, out, err := p.Commit(testContext(t), broker.GroupMeta{Group: "bills-chaos", Member: "m", Generation: 1}, offsets)
+	if out != broker.NotCommitted || !errors.Is(err, broker.ErrLeftOpen) {
+		t.Fatalf("%v, %v", out, err)
+	}
+}
+
 // TestDecodeProducers: as another library writes the answer; a broken one is an error.
 func TestDecodeProducers(t *testing.T) {
 	req := kmsg.NewPtrDescribeProducersRequest()
