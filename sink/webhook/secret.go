@@ -117,6 +117,9 @@ func (a *receiver) sent(s secrets) (all []string) {
 		all = append(append(all, value), strings.Fields(value)...)
 	}
 	all = append(all, a.url.RequestURI(), a.url.RawQuery, a.url.EscapedPath(), a.url.Path)
+	for _, path := range []string{a.url.EscapedPath(), a.url.Path} {
+		all = append(all, strings.Split(path, "/")...)
+	}
 	for _, values := range a.url.Query() {
 		all = append(all, values...)
 	}

@@ -105,7 +105,7 @@ func (c Config) validate() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Header)) {
 		switch value := c.Header[name]; {
-		case !validName(name) || strings.ContainsAny(value, "\r\n\x00"):
+		case !validName(name) || strings.ContainsFunc(value, func(r rune) bool { return r != '\t' && (r < ' ' || r == '\x7f') }): // what no request takes
 			fail("header %q: want a name of letters, digits and -, and a value of one line", name)
 		case reserved(name):
 			fail("header %q is the sink's own", name)

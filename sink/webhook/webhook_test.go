@@ -264,6 +264,29 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestPathIsNotShown: what makes the path of a webhook secret is one of its segments, and receivers repeat that alone.
+func TestPathIsNotShown(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at := strings.LastIndexByte(r.URL.Path, '/')
+		http.Error(w, "no webhook is called "+r.URL.Path[at+1:], http.StatusNotFound)
+	}))
+	t.Cleanup(s.Close)
+	err := opened(t, Config{URL: s.URL + "/services/T00000000/path%2Bsecret"}).Apply(t.Context(), "task", rows(0, 1))
+	if err == nil || !strings.Contains(err.Error(), "no webhook is called ***") {
+		t.Error(err)
+	}
+}
+
+// TestHeaderOfOneLine: a value that cannot be sent is known at the start, and is not tried for ever.
+func TestHeaderOfOneLine(t *testing.T) {
+	for value, fine := range map[string]bool{"a\tb": true, "ä": true, "a\x01b": false, "a\x7fb": false, "a\nb": false} {
+		_, err := Open(Config{URL: "http://127.0.0.1:1/", Table: numbers(), Header: map[string]string{"X-A": value}})
+		if (err == nil) != fine || err != nil && strings.Contains(err.Error(), "a\x01") {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
 func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for s, want := range map[string]time.Duration{
