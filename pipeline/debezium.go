@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -104,6 +105,10 @@ func changePlaces(connector string) (changePlace, bool) {
 	return changePlace{}, false
 }
 
+// errNoRow: the position alone does not tell rows apart. All rows of a snapshot have one, and so have those of one COPY or INSERT in PostgreSQL.
+var errNoRow = errors.New("a change without a key, of a table without a primary key, says not which row it is of: " +
+	"set message.key.columns in the connector, or name the fields, such as id: [value.source.lsn, value.after.x]")
+
 // debeziumID is the ID of a change: what happened to which row at which place of the database's own log.
 func debeziumID(r *event) (record.ID, error) {
 	source, err := findField(r.Value.raw, "source")
@@ -131,7 +136,14 @@ func debeziumID(r *event) (record.ID, error) {
 	if !ok {
 		return "", fmt.Errorf("it is not known what identifies a change of the Debezium connector %q: name the fields, such as id: [key, value.source.x]", shorten(fields["connector"]))
 	}
-	parts := []string{textOf(op), changeKey(r)}
+	key, err := changeKey(r)
+	if err != nil {
+		return "", err
+	}
+	if key == "" && textOf(op) != "t" { // a truncation is of the whole table
+		return "", errNoRow
+	}
+	parts := []string{textOf(op), key}
 	for _, name := range append([]string{"connector", "name", "db", "schema", "table", "collection"}, place.optional...) {
 		parts = append(parts, name+"="+fields[name])
 	}
@@ -145,19 +157,22 @@ func debeziumID(r *event) (record.ID, error) {
 	return joinedID(parts), nil
 }
 
-// changeKey is the row's key, without the schema that a converter may have put around it: that one has a version.
-func changeKey(r *event) string {
-	if r.Key.raw == nil && r.Key.val != nil {
-		text, err := keyText(r.Key.val)
-		if err == nil {
-			return text
-		}
+// changeKey is the row's key, without the schema that a converter may have put around it: that one has a version. Empty: there is none.
+func changeKey(r *event) (string, error) {
+	switch {
+	case r.Key.null():
+		return "", nil
+	case r.Key.raw == nil:
+		return keyText(r.Key.val)
 	}
 	payload, err := findField(r.Key.raw, "payload")
-	if err == nil && payload != nil {
-		return string(payload)
+	if err != nil || payload == nil {
+		payload = r.Key.raw // of another form
 	}
-	return string(r.Key.raw)
+	if string(bytes.TrimSpace(payload)) == "null" {
+		return "", nil
+	}
+	return string(payload), nil
 }
 
 // joinedID joins parts so that no two lists of them are one text, and the text is one of UTF-8 if they are.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"cel.dev/cel-go/common/types"
+
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/serde"
 	"github.com/streamd/streamd/serde/registry/registrytest"
@@ -256,6 +258,28 @@ func TestDebeziumIDs(t *testing.T) {
 	} {
 		if got := id("k", source); !strings.HasPrefix(got, "error") || !strings.Contains(got, words) {
 			t.Errorf("%s: %q, want an error with %q", source, got, words)
+		}
+	}
+}
+
+// TestDebeziumWithoutKey: rows of a table without a primary key share a position, in a snapshot all of them, and nothing tells them apart.
+func TestDebeziumWithoutKey(t *testing.T) {
+	for _, c := range []struct {
+		key  recKey
+		op   string
+		fine bool
+	}{
+		{recKey{}, "r", false},
+		{recKey{}, "c", false},
+		{recKey{raw: []byte("null")}, "r", false},
+		{recKey{raw: []byte(`{"schema":null,"payload":null}`)}, "r", false},
+		{recKey{val: types.Double(1)}, "c", false},
+		{recKey{raw: []byte(`{"id":1}`)}, "r", true},
+		{recKey{}, "t", true}, // of the whole table
+	} {
+		r := event{Key: c.key, Value: recValue{raw: []byte(`{"op":"` + c.op + `","source":{"connector":"postgresql","name":"s","db":"d","schema":"x","table":"t","lsn":100,"txId":5}}`)}}
+		if id, err := debeziumID(&r); (err == nil) != c.fine {
+			t.Errorf("key %s, op %s: ID %q, %v", c.key.raw, c.op, id, err)
 		}
 	}
 }
