@@ -105,7 +105,8 @@ func New(c Config) (*Client, error) {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	transport := &http.Transport{ResponseHeaderTimeout: c.Timeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2, Proxy: http.ProxyFromEnvironment}
+	// No proxy of the environment: behind one, TLS would not be asked, and other authorities would be trusted than it names.
+	transport := &http.Transport{ResponseHeaderTimeout: c.Timeout, IdleConnTimeout: time.Minute, MaxIdleConnsPerHost: 2}
 	if c.TLS != nil {
 		transport.DialTLSContext = dialTLS(c.TLS)
 	}
@@ -423,11 +424,14 @@ func (c *Client) authenticate(req *http.Request) error {
 			return fmt.Errorf("token file: %w", err)
 		}
 		defer f.Close()
-		b, err := io.ReadAll(io.LimitReader(f, maxToken))
+		b, err := io.ReadAll(io.LimitReader(f, maxToken+1))
 		if err != nil {
 			return fmt.Errorf("token file: %w", err)
 		}
-		token = strings.TrimSpace(string(b))
+		// Without a token nothing is asked: a file that is being replaced is empty for a moment, and the answer would be that of a wrong one.
+		if token = strings.TrimSpace(string(b)); token == "" || len(b) > maxToken {
+			return fmt.Errorf("token file %q: want a token of at most %d bytes", c.cfg.TokenFile, maxToken)
+		}
 	}
 	switch {
 	case token != "":

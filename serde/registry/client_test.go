@@ -2,9 +2,11 @@ package registry_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -215,6 +217,15 @@ func TestCredentials(t *testing.T) {
 		reads(t, codec, wire(uint32(i), "\x02"), "1")
 		got = append(got, <-seen)
 	}
+	for _, text := range []string{"\n", strings.Repeat("x", 64<<10+1)} {
+		write(text)
+		codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, TokenFile: file}), registry.Output{Format: registry.Avro})
+		_, err := codec.AppendJSON(nil, wire(9, "\x02"))
+		fails(t, err, true, "token file", "want a token")
+		if errors.Is(err, registry.ErrDenied) || strings.Contains(err.Error(), "xx") {
+			t.Errorf("a token file of %d bytes: %.200v", len(text), err)
+		}
+	}
 	if want := []string{"", "Basic YW5uOnA=", "Bearer t", "Bearer one", "Bearer two"}; !slices.Equal(got, want) {
 		t.Errorf("credentials %q, want %q", got, want)
 	}
@@ -225,6 +236,19 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("%v: %v", c.URLs, err)
 		}
 	}
+}
+
+// TestTLSAndAProxy: a proxy of the environment does not take the place of what says whom to trust.
+func TestTLSAndAProxy(t *testing.T) {
+	proxy := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(proxy.Close)
+	t.Setenv("HTTPS_PROXY", proxy.URL)
+	codec := registry.NewCodec(newClient(t, registry.Config{
+		URLs: []string{"https://registry.invalid"},
+		TLS:  func(host string) (*tls.Config, error) { return nil, fmt.Errorf("asked whom to trust as %s", host) },
+	}), registry.Output{Format: registry.Avro})
+	_, err := codec.AppendJSON(nil, wire(1, "\x02"))
+	fails(t, err, true, "asked whom to trust as registry.invalid")
 }
 
 // TestReferences: a schema of several, each of which is in a subject of its own.
