@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +10,7 @@ import (
 	"os"
 	"runtime"
 
+	"github.com/streamd/streamd/internal/tlsfile"
 	"github.com/streamd/streamd/internal/web"
 )
 
@@ -52,25 +52,13 @@ func (s HTTPSecurity) tlsConfig() (*tls.Config, error) {
 	}
 	c := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"http/1.1"}}
 	if s.ClientCAFile != "" {
-		if c.ClientCAs, err = readCAs(s.ClientCAFile); err != nil {
+		if c.ClientCAs, err = tlsfile.Authorities(s.ClientCAFile); err != nil {
 			return nil, fmt.Errorf("%s: %w", s.field("--http-client-ca", "client_ca_file"), err)
 		}
 		// If given: a probe has none. Who may see what is decided by web.Guard.
 		c.ClientAuth = tls.VerifyClientCertIfGiven
 	}
 	return c, nil
-}
-
-func readCAs(path string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s holds no certificate in PEM form", path)
-	}
-	return pool, nil
 }
 
 // validate returns every mistake at once.
@@ -155,20 +143,12 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // transport is how a client with this proof sends its requests.
 func (p Proof) transport() (http.RoundTripper, error) {
-	t := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
-	var err error
-	if p.CAFile != "" {
-		if t.TLSClientConfig.RootCAs, err = readCAs(p.CAFile); err != nil {
-			return nil, fmt.Errorf("%w: --ca-file: %w", ErrConfig, err)
-		}
+	f := tlsfile.Files{CA: p.CAFile, Cert: p.CertFile, Key: p.KeyFile}
+	c, err := f.Config("")
+	if err != nil {
+		return nil, fmt.Errorf("%w: --ca-file, --cert-file, --key-file: %w", ErrConfig, err)
 	}
-	if p.CertFile != "" || p.KeyFile != "" {
-		pair, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("%w: --cert-file, --key-file: %w", ErrConfig, err)
-		}
-		t.TLSClientConfig.Certificates = []tls.Certificate{pair}
-	}
+	t := &http.Transport{TLSClientConfig: c}
 	if p.TokenFile == "" {
 		return t, nil
 	}

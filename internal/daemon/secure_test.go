@@ -161,6 +161,15 @@ func TestHTTPPort(t *testing.T) {
 	}
 }
 
+// TestProofOfHalfACertificate: the message says what is missing, and not that a file without a name cannot be opened.
+func TestProofOfHalfACertificate(t *testing.T) {
+	for _, p := range []Proof{{CertFile: "cert.pem"}, {KeyFile: "key.pem"}} {
+		if _, err := NewProvenClient("https://127.0.0.1:1", p); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "go together, one is missing") {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}
+
 // TestReadableToken: a token that everybody can read is warned of, and its text is not shown.
 func TestReadableToken(t *testing.T) {
 	for mode, want := range map[os.FileMode]bool{0o600: false, 0o640: false, 0o644: runtime.GOOS != "windows"} {

@@ -26,13 +26,9 @@ func (f *Files) Config(host string) (*tls.Config, error) {
 		c.ServerName = host
 	}
 	if f.CA != "" {
-		pem, err := os.ReadFile(f.CA)
-		if err != nil {
+		var err error
+		if c.RootCAs, err = Authorities(f.CA); err != nil {
 			return nil, fmt.Errorf("tls ca file: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("tls ca file %q: no certificate in PEM form", f.CA)
 		}
 	}
 	if (f.Cert == "") != (f.Key == "") {
@@ -46,4 +42,17 @@ func (f *Files) Config(host string) (*tls.Config, error) {
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c, nil
+}
+
+// Authorities reads the certificates of a PEM file that others are checked by.
+func Authorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("%q: no certificate in PEM form", file)
+	}
+	return pool, nil
 }

@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,12 +10,12 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/streamd/streamd/internal/tlsfile"
 	"github.com/streamd/streamd/sink"
 )
 
@@ -195,23 +194,10 @@ func (a *receiver) connection() (*http.Client, error) {
 
 // certificates reads the files that TLS needs.
 func (a *receiver) certificates() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: a.url.Hostname()}
-	if a.cfg.CAFile != "" {
-		b, err := os.ReadFile(a.cfg.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("webhook: the certificates of the server's signer: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(b) {
-			return nil, fmt.Errorf("webhook: %q has no certificate in PEM", a.cfg.CAFile)
-		}
-	}
-	if a.cfg.CertFile != "" {
-		pair, err := tls.LoadX509KeyPair(a.cfg.CertFile, a.cfg.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("webhook: the client's certificate: %w", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
+	f := tlsfile.Files{CA: a.cfg.CAFile, Cert: a.cfg.CertFile, Key: a.cfg.KeyFile}
+	c, err := f.Config(a.url.Hostname())
+	if err != nil {
+		return nil, fmt.Errorf("webhook: %w", err)
 	}
 	return c, nil
 }
