@@ -42,7 +42,7 @@ func TestLeaderDiesBeforeItSyncs(t *testing.T) {
 		leader.join(ctx)
 		joined := make(chan struct{})
 		go func() { defer close(joined); follower.join(ctx) }()
-		time.Sleep(time.Second)
+		synctest.Wait()  // it waits for the leader to join again
 		leader.join(ctx) // and is dead from here on
 		<-joined
 		if !leader.leads || follower.leads {
