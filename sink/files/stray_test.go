@@ -2,7 +2,6 @@ package files
 
 import (
 	"errors"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -110,8 +109,12 @@ func TestCloseLeavesWhatMayBeCommitted(t *testing.T) {
 	if err := w.Write(t.Context(), batch(0, 5)); err != nil {
 		t.Fatal(err)
 	}
+	g, ok := w.(*writer)
+	if !ok {
+		t.Fatalf("a %T", w)
+	}
 	d.fail = func(step, path string) error {
-		if step == "rename" && strings.Contains(path, "/work/") {
+		if step == "rename" && path == g.folder() {
 			return syscall.ETIMEDOUT // of a file server that does it later
 		}
 		return nil
@@ -123,10 +126,6 @@ func TestCloseLeavesWhatMayBeCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.fail = nil
-	g, ok := w.(*writer)
-	if !ok {
-		t.Fatalf("a %T", w)
-	}
 	if err := d.rename(g.folder(), g.log+"/"+number(g.count+1)); err != nil {
 		t.Fatal(err)
 	}
