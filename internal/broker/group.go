@@ -5,8 +5,11 @@ import (
 	"unicode/utf16"
 )
 
-// OffsetsTopic is where Kafka keeps the offsets of groups.
-const OffsetsTopic = "__consumer_offsets"
+// Kafka's own topics: of the offsets of groups, and of what coordinators have decided about transactions.
+const (
+	OffsetsTopic      = "__consumer_offsets"
+	TransactionsTopic = "__transaction_state"
+)
 
 // OffsetsPartition is the partition of OffsetsTopic that a group is in, of n: the absolute value of Java's hash of its name, as in Kafka's
 // GroupCoordinatorService.

@@ -24,9 +24,9 @@ func (c *Cluster) explainWait(ctx context.Context, kind sarama.CoordinatorType, 
 	if since < explainAfter || !errors.As(err, &e) || sarama.KError(e.Code) != sarama.ErrConsumerCoordinatorNotAvailable {
 		return nil
 	}
-	topic, setting, also := "__transaction_state", "transaction.state.log.replication.factor", "transaction.state.log.min.isr to 1"
+	topic, setting, also := broker.TransactionsTopic, "transaction.state.log.replication.factor", "transaction.state.log.min.isr to 1"
 	if kind == sarama.CoordinatorGroup {
-		topic, setting, also = "__consumer_offsets", "offsets.topic.replication.factor", "transaction.state.log.replication.factor to the same"
+		topic, setting, also = broker.OffsetsTopic, "offsets.topic.replication.factor", "transaction.state.log.replication.factor to the same"
 	}
 	resp, _, derr := c.describe(ctx, topic)
 	if derr != nil || len(resp.Topics) != 1 || resp.Topics[0].Err != sarama.ErrUnknownTopicOrPartition {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/verify/rawlog"
 	"github.com/streamd/streamd/pipeline"
 )
@@ -28,7 +29,7 @@ func (x *inspection) decisions(ctx context.Context) error {
 		return nil
 	}
 	rulings := make([]ruling, len(x.out.Hanging))
-	bounds, err := x.Bounds(ctx, stateTopic)
+	bounds, err := x.Bounds(ctx, broker.TransactionsTopic)
 	if err == nil {
 		err = x.Read(ctx, rawlog.Spans(bounds), func(r rawlog.Record) error { return x.rule(rulings, r) })
 	}

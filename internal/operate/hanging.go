@@ -16,9 +16,6 @@ import (
 	"github.com/streamd/streamd/internal/verify/rawlog"
 )
 
-// stateTopic holds what the coordinators have decided about transactions.
-const stateTopic = "__transaction_state"
-
 // opened is a transaction as the leader of one of its partitions knows it.
 type opened struct {
 	rawlog.Partition

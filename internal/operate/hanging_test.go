@@ -29,7 +29,7 @@ func (s state) record(pid int64) *kgo.Record {
 	if len(s.parts) > 0 {
 		v.Topics = []kmsg.TxnMetadataValueTopic{{Topic: "in", Partitions: s.parts}}
 	}
-	return &kgo.Record{Topic: stateTopic, Key: (&kmsg.TxnMetadataKey{TransactionalID: "other"}).AppendTo(nil), Value: v.AppendTo(nil)}
+	return &kgo.Record{Topic: broker.TransactionsTopic, Key: (&kmsg.TxnMetadataKey{TransactionalID: "other"}).AppendTo(nil), Value: v.AppendTo(nil)}
 }
 
 const (
@@ -122,7 +122,7 @@ func newHung(t *testing.T) *hung {
 	}
 	create := kmsg.NewPtrCreateTopicsRequest()
 	states := kmsg.NewCreateTopicsRequestTopic()
-	states.Topic, states.NumPartitions, states.ReplicationFactor = stateTopic, 1, 1
+	states.Topic, states.NumPartitions, states.ReplicationFactor = broker.TransactionsTopic, 1, 1
 	create.Topics = append(create.Topics, states)
 	if _, err := create.RequestWith(t.Context(), reader(t, c)); err != nil {
 		t.Fatal(err)
