@@ -18,30 +18,6 @@ import (
 
 const partitions = 4
 
-const dedupFile = `version: 1
-name: bills-dedup
-
-kafka:
-  brokers: ["BROKERS"]
-
-sources:
-  bills:
-    topic: bills.raw
-    format: json
-
-steps:
-  - name: unique
-    dedup:
-      id: value.bill_id
-      scope: partition
-      retention: 7d
-      expected_ids: 2M
-
-  - name: publish
-    to:
-      topic: bills.unique
-`
-
 const totalsFile = `version: 1
 name: bills-totals
 
@@ -225,7 +201,7 @@ func (f *fixture) awaitIdle(tasks int, daemons ...*Daemon) {
 // distinct ID comes out exactly once and in order, the local state survives each kill, and the metrics know the repeats.
 func TestDedupUnderKills(t *testing.T) {
 	kills := number("STREAMD_KILLS", 20)
-	f := newFixture(t, 3*time.Minute+time.Duration(kills)*5*time.Second, dedupFile)
+	f := newFixture(t, 3*time.Minute+time.Duration(kills)*5*time.Second, DedupFile)
 	if err := CreateTopics(f.ctx, f.kafka.Addresses(), partitions, "bills.raw", "bills.unique"); err != nil {
 		t.Fatal(err)
 	}

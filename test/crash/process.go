@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/streamd/streamd/internal/fault"
 )
 
 // BuildDaemon builds streamd from the sources at root into dir, with more flags of go build if there are
@@ -28,6 +30,41 @@ func BuildProgram(ctx context.Context, root, folder, dir string, flags ...string
 		return "", fmt.Errorf("crash: building %s: %w\n%s", folder, err, out)
 	}
 	return program, nil
+}
+
+// DedupFile is a pipeline file that drops repeats, the application bills-dedup from bills.raw to bills.unique; BROKERS stands for the addresses.
+const DedupFile = `version: 1
+name: bills-dedup
+
+kafka:
+  brokers: ["BROKERS"]
+
+sources:
+  bills:
+    topic: bills.raw
+    format: json
+
+steps:
+  - name: unique
+    dedup:
+      id: value.bill_id
+      scope: partition
+      retention: 7d
+      expected_ids: 2M
+
+  - name: publish
+    to:
+      topic: bills.unique
+`
+
+// BuildWithPoints is BuildDaemon with points at which the table dies that it makes beside the program: who starts it names the table in
+// fault.Variable.
+func BuildWithPoints(ctx context.Context, root, dir string) (program string, table *fault.Table, err error) {
+	if program, err = BuildDaemon(ctx, root, dir, "-tags", "faultpoints"); err != nil {
+		return "", nil, err
+	}
+	table, err = fault.OpenTable(filepath.Join(dir, "table"))
+	return program, table, err
 }
 
 // Daemon is one streamd, which lives, is killed, and lives again.

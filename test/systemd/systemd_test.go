@@ -25,26 +25,6 @@ const (
 	partitions = 4
 )
 
-const file = `version: 1
-name: bills-dedup
-kafka:
-  brokers: ["BROKERS"]
-sources:
-  bills:
-    topic: bills.raw
-    format: json
-steps:
-  - name: unique
-    dedup:
-      id: value.bill_id
-      scope: partition
-      retention: 7d
-      expected_ids: 2M
-  - name: publish
-    to:
-      topic: bills.unique
-`
-
 // machine is a running systemd.
 type machine struct {
 	t    *testing.T
@@ -76,7 +56,7 @@ func boot(ctx context.Context, t *testing.T, brokers []string) *machine {
 	m := &machine{t: t, ctx: ctx, http: l.Addr().String()}
 	config := t.TempDir()
 	for name, text := range map[string]string{
-		"bills.yaml": strings.ReplaceAll(file, "BROKERS", strings.Join(brokers, `","`)),
+		"bills.yaml": strings.ReplaceAll(crash.DedupFile, "BROKERS", strings.Join(brokers, `","`)),
 		"bills.env":  "STREAMD_HTTP=" + m.http + "\n",
 	} {
 		if err := os.WriteFile(filepath.Join(config, name), []byte(text), 0o644); err != nil { //nolint:gosec // read by the unit's user

@@ -23,6 +23,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/streamd/streamd/internal/fault"
+	"github.com/streamd/streamd/test/crash"
 	"github.com/streamd/streamd/test/kafkaenv"
 )
 
@@ -45,13 +46,8 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	w := &world{T: t, dir: t.TempDir(), brokers: kafkaenv.Start(t).Addresses()}
-	w.bin = filepath.Join(w.dir, "streamd")
-	build := exec.Command("go", "build", "-tags", "faultpoints", "-o", w.bin, "github.com/streamd/streamd/cmd/streamd")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	var err error
-	if w.table, err = fault.OpenTable(filepath.Join(w.dir, "table")); err != nil {
+	if w.bin, w.table, err = crash.BuildWithPoints(t.Context(), "../../..", w.dir); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.table.Close() })
