@@ -56,8 +56,8 @@ func New(topo *topology.Topology, opts ...Option) (*App, error) {
 // Status says what the App does right now. Safe for concurrent use; it never waits for the pipeline.
 func (a *App) Status() Status { return a.stats.status(a.topo) }
 
-// Run processes until ctx ends, then commits what it has and returns nil. It returns an error if it
-// cannot start or cannot go on; errors.Is tells the kind:
+// Run processes until ctx ends, then commits what it has and returns nil, also if it was still starting. It returns an
+// error if it cannot start or cannot go on; errors.Is tells the kind:
 //
 //   - a broker kind (see internal/broker: unreachable, not authorized, fenced, ...)
 //   - ErrTopics, ErrOffsets: topics or offsets do not fit; starting again does not help
@@ -74,7 +74,11 @@ func (a *App) Run(ctx context.Context) (err error) {
 	if a.started.Swap(true) {
 		return ErrRunning
 	}
+	begun := false
 	defer func() {
+		if !begun && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, broker.ErrUnreachable)) {
+			err = nil // told to stop while it waited for an answer of its start: there is nothing to commit
+		}
 		if err != nil {
 			a.stats.setState(Failed, err.Error())
 		}
@@ -121,6 +125,7 @@ func (a *App) Run(ctx context.Context) (err error) {
 	}
 	defer e.globals.close()
 	e.log.Info("starting", "application", a.topo.Name(), "guarantee", a.cfg.guarantee, "instance", a.stats.instance, "cluster", clusterID, "workers", a.cfg.workers)
+	begun = true
 	return a.runWorkers(ctx, e)
 }
 
