@@ -42,7 +42,7 @@ type server struct {
 	dir   string
 	cmd   *exec.Cmd
 	done  chan struct{} // closed when its process is gone
-	ended bool       // by this package: it is not expected to answer
+	ended bool          // by this package: it is not expected to answer
 }
 
 // errPortTaken: the broker could not listen.
