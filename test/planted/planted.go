@@ -98,7 +98,7 @@ func compile(t *testing.T, root string, b Bug, s Search) string {
 		t.Fatalf("%q: %v", b.Name, err)
 	}
 	bin := filepath.Join(dir, "planted.test")
-	args := append([]string{"test", "-vet=off", "-tags", s.Tags, "-overlay", list, "-c", "-o", bin}, s.Build...)
+	args := append([]string{"test", "-vet=off", "-ldflags=-s -w", "-tags", s.Tags, "-overlay", list, "-c", "-o", bin}, s.Build...)
 	cmd := exec.CommandContext(t.Context(), "go", append(args, s.Package)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
