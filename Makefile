@@ -49,19 +49,24 @@ packages: ## deb and rpm of build/dist, with nfpm on the PATH; VERSION=0.1.0
 
 .PHONY: test
 test: tools kafka lint unit ## everything, installing what is missing (about half an hour on 2 cores)
-	$(MAKE) beside page-test
+	$(MAKE) beside
 
-# What needs the CPU and no clock runs in what the others, who wait for processes that were killed, leave of it.
-REAL := kills prometheus-test sinks-test kafka-test crash
+# Most of the time goes by while something that was killed comes back: these lanes run beside each other, and what needs the CPU
+# and no clock in what they leave of it. All stages run, also if one is red.
+KAFKAS := kafka-test crash kills
+OTHERS := sinks-test prometheus-test page-test
 PURE := models sim synctest planted-core
 
 .PHONY: beside
 beside: tools kafka
-	@log=$$(mktemp); nice -n 10 $(MAKE) -k $(PURE) > $$log 2>&1 & pure=$$!; \
-	trap 'kill $$pure 2> /dev/null || true' EXIT; \
-	failed=0; $(MAKE) -k $(REAL) || failed=1; \
-	wait $$pure || failed=1; \
-	echo "--- what ran beside it: $(PURE)"; cat $$log; rm -f $$log; exit $$failed
+	@dir=$$(mktemp -d); trap 'kill $$others $$pure 2> /dev/null || true; rm -rf "$$dir"' EXIT; \
+	nice -n 10 $(MAKE) -k $(PURE) > "$$dir/pure" 2>&1 & pure=$$!; \
+	$(MAKE) -k $(OTHERS) > "$$dir/others" 2>&1 & others=$$!; \
+	failed=0; $(MAKE) -k $(KAFKAS) 2>&1 | tee "$$dir/kafkas" || failed=1; \
+	wait $$others || failed=1; echo "--- beside it: $(OTHERS)"; cat "$$dir/others"; \
+	wait $$pure || failed=1; echo "--- beside it: $(PURE)"; cat "$$dir/pure"; \
+	if [ $$failed != 0 ]; then echo "--- what is red:"; grep -h -A 40 -e '^ *--- FAIL' -e '^panic:' -e '^FAIL' "$$dir"/* || true; fi; \
+	exit $$failed
 
 .PHONY: test-fast
 test-fast: ## what needs nothing but Go, without the race detector
@@ -70,7 +75,7 @@ test-fast: ## what needs nothing but Go, without the race detector
 
 .PHONY: unit
 unit: ## every test that needs nothing but Go and a C compiler, under the race detector
-	$(GO) test -race -timeout 20m $$($(GO) list $(ALL) | grep -v -e /test/sim$$ -e /test/synctest$$)
+	$(GO) test -race -timeout 20m -p 4 -parallel 4 $$($(GO) list $(ALL) | grep -v -e /test/sim$$ -e /test/synctest$$)
 
 .PHONY: lint
 lint: ## vet, gofumpt and staticcheck, in the versions that go.mod pins

@@ -103,7 +103,13 @@ func run(ctx context.Context, c config) (err error) {
 		return err
 	}
 	fmt.Printf("%d kills; sent: %s\n", kills, sent)
-	return judge(ctx, c, db)
+	err = judge(ctx, c, db, workers)
+	for _, w := range workers {
+		if err != nil {
+			err = fmt.Errorf("%w\n--- the last that streamd %q said:\n%s", err, w.name, w.last())
+		}
+	}
+	return err
 }
 
 // pipeline is the file for the database.
@@ -181,7 +187,7 @@ type worker struct {
 
 func (w *worker) start() error {
 	w.cmd = exec.Command(w.program, "run", w.file, "--data-dir", filepath.Join(w.dir, w.name), "--instance-id", w.name, "--http", "off", "--admin", "off", "--stop-on-eof")
-	w.cmd.Env = append(os.Environ(), "BROKERS="+w.brokers, "ADDRESS="+w.address)
+	w.cmd.Env = w.environment()
 	log, err := os.OpenFile(filepath.Join(w.dir, w.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -194,7 +200,38 @@ func (w *worker) start() error {
 	return w.cmd.Start()
 }
 
+func (w *worker) environment() []string {
+	return append(os.Environ(), "BROKERS="+w.brokers, "ADDRESS="+w.address)
+}
+
 func (w *worker) kill() { end(w.cmd) }
+
+// endHanging does what the runbook of a pipeline that stands still says: a lone broker that goes away may leave a transaction open
+// for good (KAFKA-20734), which holds up all its readers.
+func endHanging(ctx context.Context, workers []*worker) error {
+	w := workers[0]
+	cmd := exec.CommandContext(ctx, w.program, "inspect", "transactions", w.file, "--end-hanging", "--execute")
+	cmd.Env = w.environment()
+	out, err := cmd.CombinedOutput()
+	fmt.Printf("a minute later rows are missing; streamd inspect transactions --end-hanging --execute (%v):\n%s\n", err, out)
+	for _, w := range workers { // one that met it has stopped
+		w.kill()
+		if err := w.start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// last is the end of the worker's log.
+func (w *worker) last() string {
+	text, err := os.ReadFile(filepath.Join(w.dir, w.name+".log"))
+	if err != nil {
+		return err.Error()
+	}
+	lines := strings.SplitAfter(string(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-25):], "")
+}
 
 // chaos sends and kills until the time is over, and leaves both streamd running.
 func chaos(ctx context.Context, c config, client *kgo.Client, workers []*worker) (kills int, s sent, err error) {
@@ -224,13 +261,22 @@ func chaos(ctx context.Context, c config, client *kgo.Client, workers []*worker)
 }
 
 // judge prints the table.
-func judge(ctx context.Context, c config, db *sql.DB) error {
+func judge(ctx context.Context, c config, db *sql.DB, workers []*worker) error {
 	o, err := ask(ctx, strings.Split(c.brokers, ","))
 	if err != nil {
 		return err
 	}
-	if err := o.settled(ctx, db, 2*time.Minute); err != nil {
+	all, err := o.settled(ctx, db, time.Minute)
+	if err != nil {
 		return err
+	}
+	if !all {
+		if err := endHanging(ctx, workers); err != nil {
+			return err
+		}
+		if _, err := o.settled(ctx, db, 2*time.Minute); err != nil {
+			return err
+		}
 	}
 	fmt.Printf("\n%-28s %8s %8s %8s %8s %8s\n", "CLASS", "WANT", "ROWS", "MISSING", "DOUBLED", "OTHER")
 	broken := 0

@@ -124,27 +124,30 @@ func (o *oracle) accounts(ctx context.Context, db *sql.DB) (r outcome, err error
 }
 
 // settled waits until the tables hold all that has to be there. What it has seen last is compared in any case.
-func (o *oracle) settled(ctx context.Context, db *sql.DB, patience time.Duration) error {
+func (o *oracle) settled(ctx context.Context, db *sql.DB, patience time.Duration) (bool, error) {
 	for deadline := time.Now().Add(patience); ; {
 		missing := 0
 		for _, table := range []string{"chaos_ledger", "chaos_idempotent", "chaos_plain"} {
 			r, err := o.bills(ctx, db, table)
 			if err != nil {
-				return fmt.Errorf("%s: %w", table, err)
+				return false, fmt.Errorf("%s: %w", table, err)
 			}
 			missing += r.missing
 		}
 		r, err := o.accounts(ctx, db)
 		if err != nil {
-			return fmt.Errorf("totals: %w", err)
+			return false, fmt.Errorf("totals: %w", err)
 		}
-		if missing+r.wrong() == 0 || time.Now().After(deadline) {
-			return nil
+		if missing+r.wrong() == 0 {
+			return true, nil
+		}
+		if time.Now().After(deadline) {
+			return false, nil
 		}
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
-			return ctx.Err()
+			return false, ctx.Err()
 		}
 	}
 }
