@@ -177,6 +177,50 @@ func ExampleProcess() {
 	// sessions: bob=home until 03:04:09
 }
 
+// A store keeps what a key has from one record to the next, and through crashes.
+func ExampleKeyValue() {
+	b := topology.New("app")
+	last := topology.KeyValue("last", serde.String(), serde.String())
+	changes := topology.Process(source(b), "changes", func(ctx topology.Context, r pair, emit topology.Emit[string, string]) error {
+		before, known, err := last.Get(ctx, r.Key)
+		if err != nil || known && before == r.Value {
+			return err
+		}
+		emit(pair{Key: r.Key, Value: before + " -> " + r.Value})
+		return last.Put(ctx, r.Key, r.Value)
+	}, topology.WithStore(last))
+	topology.To(changes, "changes", serde.String(), serde.String())
+	topology.RunExample(b, "ann=rome", "bob=oslo", "ann=rome", "ann=bern")
+	// Output:
+	// changes: ann= -> rome
+	// changes: bob= -> oslo
+	// changes: ann=rome -> bern
+}
+
+// Two operators of one part of the topology may work on one store: here the second reads what the first has noted.
+func ExampleWithStore() {
+	b := topology.New("app")
+	names := topology.KeyValue("names", serde.String(), serde.String())
+	type emit = topology.Emit[string, string]
+	noted := topology.Process(source(b), "note", func(ctx topology.Context, r pair, emit emit) error {
+		if name, ok := strings.CutPrefix(r.Value, "name "); ok {
+			return names.Put(ctx, r.Key, name)
+		}
+		emit(r)
+		return nil
+	}, topology.WithStore(names))
+	greeted := topology.Process(noted, "greet", func(ctx topology.Context, r pair, emit emit) error {
+		name, _, err := names.Get(ctx, r.Key)
+		emit(pair{Key: r.Key, Value: r.Value + ", " + name})
+		return err
+	}, topology.WithStore(names))
+	topology.To(greeted, "greetings", serde.String(), serde.String())
+	topology.RunExample(b, "1=name Ann", "1=hello", "1=name Anna", "1=good bye")
+	// Output:
+	// greetings: 1=hello, Ann
+	// greetings: 1=good bye, Anna
+}
+
 func ExampleTo() {
 	b := topology.New("app")
 	topology.To(source(b), "out", serde.String(), serde.String(),

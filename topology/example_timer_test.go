@@ -9,7 +9,7 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// In these examples the record "a=5@12" has the time of 12 seconds after 1970.
+// In these examples the record "a=5@12" has the time of 12 seconds after 1970, and "@12" lets the host's clock come to it.
 
 func ExampleTimers() {
 	b := topology.New("app")
@@ -26,6 +26,26 @@ func ExampleTimers() {
 	// Output:
 	// alarms: bob=silent at 00:00:12
 	// alarms: ann=silent at 00:00:18
+}
+
+func ExampleWallTimers() {
+	b := topology.New("app")
+	silent := topology.WallTimers("silent", serde.String())
+	// A sensor that says nothing until 00:01:00 by the host's clock, whatever the times of the records are.
+	alarms := topology.Process(source(b), "watch", func(ctx topology.Context, r pair, _ topology.Emit[string, string]) error {
+		if r.Value == "off" {
+			return silent.Cancel(ctx, r.Key)
+		}
+		return silent.Set(ctx, r.Key, time.Unix(60, 0))
+	}, topology.OnTimer(silent, func(_ topology.Context, t topology.Timer[string], emit topology.Emit[string, string]) error {
+		emit(pair{Key: t.Key, Value: "silent at " + t.At.UTC().Format(time.TimeOnly)})
+		return nil
+	}))
+	topology.To(alarms, "alarms", serde.String(), serde.String())
+	topology.RunExample(b, "ann=x@1", "bob=x@2", "cid=x@900", "@59", "bob=off@901", "@60")
+	// Output:
+	// alarms: ann=silent at 00:01:00
+	// alarms: cid=silent at 00:01:00
 }
 
 func ExampleOnTimer() {
@@ -98,4 +118,25 @@ func ExamplePunctuate() {
 	// report: b=1
 	// report: a=3
 	// report: b=1
+}
+
+func ExamplePunctuateWall() {
+	b := topology.New("app")
+	newest := topology.KeyValue("newest", serde.String(), serde.String())
+	type emit = topology.Emit[string, string]
+	// The newest value of each key, every ten seconds of the host's clock: also while no record comes.
+	report := topology.Process(source(b), "report", func(ctx topology.Context, r pair, _ emit) error {
+		return newest.Put(ctx, r.Key, r.Value)
+	}, topology.WithStore(newest), topology.PunctuateWall(10*time.Second, func(ctx topology.Context, _ time.Time, emit emit) error {
+		return newest.All(ctx, func(key, value string) bool {
+			emit(pair{Key: key, Value: value})
+			return true
+		})
+	}))
+	topology.To(report, "report", serde.String(), serde.String())
+	topology.RunExample(b, "@1000", "a=1@1", "a=2@500", "@1010", "a=3@501", "@1019", "@1020", "@1030")
+	// Output:
+	// report: a=2
+	// report: a=3
+	// report: a=3
 }

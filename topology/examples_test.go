@@ -36,8 +36,15 @@ func sources(t *testing.T, want func(name string) bool) (files []*ast.File) {
 	return files
 }
 
-// operatorsOf are the exported functions that take or make a stream or a table: the operators, and what stands around them.
-func operatorsOf(files []*ast.File) map[string]bool {
+var (
+	// streams are the types of which a function that takes or makes one is an operator.
+	streams = []string{"Stream", "KTable", "GlobalKTable", "Grouped", "WindowedStream"}
+	// parts are those of what an operator is given to work with: stores, timers, schedules.
+	parts = []string{"KeyValueStore", "TimerStore", "StateStore", "ProcessSetting"}
+)
+
+// operatorsOf are the exported functions that take or make one of the types.
+func operatorsOf(files []*ast.File, types []string) map[string]bool {
 	found := map[string]bool{}
 	for _, f := range files {
 		for _, decl := range f.Decls {
@@ -46,7 +53,7 @@ func operatorsOf(files []*ast.File) map[string]bool {
 				continue
 			}
 			ast.Inspect(fn.Type, func(n ast.Node) bool {
-				if id, ok := n.(*ast.Ident); ok && slices.Contains([]string{"Stream", "KTable", "GlobalKTable", "Grouped", "WindowedStream"}, id.Name) {
+				if id, ok := n.(*ast.Ident); ok && slices.Contains(types, id.Name) {
 					found[fn.Name.Name] = true
 				}
 				return true
@@ -58,15 +65,20 @@ func operatorsOf(files []*ast.File) map[string]bool {
 
 func isTest(name string) bool { return strings.HasSuffix(name, "_test.go") }
 
-// operators are those of the package, in alphabetical order.
-func operators(t *testing.T) []string {
+// functions are those of the package that take or make one of the types, in alphabetical order.
+func functions(t *testing.T, types []string, atLeast int) []string {
 	t.Helper()
-	all := slices.Sorted(maps.Keys(operatorsOf(sources(t, func(name string) bool { return !isTest(name) }))))
-	if len(all) < 30 {
-		t.Fatalf("only %d operators: %v", len(all), all)
+	all := slices.Sorted(maps.Keys(operatorsOf(sources(t, func(name string) bool { return !isTest(name) }), types)))
+	if len(all) < atLeast {
+		t.Fatalf("only %d functions of %v: %v", len(all), types, all)
 	}
 	return all
 }
+
+func operators(t *testing.T) []string { return functions(t, streams, 30) }
+
+// all are the operators and what they are given.
+func all(t *testing.T) []string { return append(operators(t), functions(t, parts, 7)...) }
 
 // TestEveryOperatorIsExplained: TestExplainOfEveryCombination has each operator.
 func TestEveryOperatorIsExplained(t *testing.T) {
@@ -78,7 +90,7 @@ func TestEveryOperatorIsExplained(t *testing.T) {
 	}
 }
 
-// TestEveryOperatorIsInTheDocument: docs/concepts/operators.md says of each operator what a pipeline file has for it.
+// TestEveryOperatorIsInTheDocument: docs/concepts/operators.md says of each operator and of what it is given what a pipeline file has for it.
 func TestEveryOperatorIsInTheDocument(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join("..", "docs", "concepts", "operators.md"))
 	if err != nil {
@@ -92,21 +104,21 @@ func TestEveryOperatorIsInTheDocument(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range operators(t) {
+	for _, name := range all(t) {
 		if !named[name] {
 			t.Errorf("%s stands in no row", name)
 		}
 	}
 }
 
-// TestEveryOperatorHasAnExample: each operator has an example with an output, which go test runs.
+// TestEveryOperatorHasAnExample: each operator, and what it is given, has an example with an output, which go test runs.
 func TestEveryOperatorHasAnExample(t *testing.T) {
 	runs := map[string]bool{}
 	for _, e := range doc.Examples(sources(t, isTest)...) {
 		name, _, _ := strings.Cut(e.Name, "_")
 		runs[name] = runs[name] || e.Output != "" || e.EmptyOutput
 	}
-	for _, name := range operators(t) {
+	for _, name := range all(t) {
 		if !runs[name] {
 			t.Errorf("%s has no example that is run: Example%s with an // Output", name, name)
 		}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// RunExample sends records ("key=value", "key=value#id", "key=value@seconds") into the first source, rows ("TABLE:key=value") into a global table, and prints what comes out of the topology, sub-topology
+// RunExample sends records ("key=value", "key=value#id", "key=value@seconds") into the first source, lets the host's clock come to a time ("@seconds"), sends rows ("TABLE:key=value") into a global table, and prints what comes out of the topology, sub-topology
 // by sub-topology: records in repartition topics go on as they would with a broker.
 func RunExample(b *Builder, records ...string) {
 	topo, err := b.Build()
@@ -37,6 +37,10 @@ func RunExample(b *Builder, records ...string) {
 			s, err := strconv.Atoi(seconds)
 			if err != nil {
 				fmt.Println(err)
+			}
+			if r == "" {
+				drivers[0].passWall(time.Unix(int64(s), 0))
+				continue
 			}
 			in.Timestamp = time.Unix(int64(s), 0)
 			if err := drivers[0].pass(in.Timestamp, false); err != nil {
