@@ -37,6 +37,9 @@ type Cluster interface {
 	NewSender(SenderConfig) Sender
 	// Join runs this process's membership in a group until ctx ends or an error that only a stop can answer.
 	Join(ctx context.Context, g GroupConfig, h GroupHandler) error
+	// Members asks the coordinator who is in a group, sorted by instance. ErrRebalancing: the group is between two generations.
+	// A group that does not exist has no members.
+	Members(ctx context.Context, group string) ([]Member, error)
 	// LeaveGroup removes a static member, so that its partitions move at once.
 	LeaveGroup(ctx context.Context, group, instance string) error
 	// Close ends all connections. Readers and producers are closed by their owners before.
@@ -277,4 +280,13 @@ type GroupHandler interface {
 	// Lost is called when the membership ended without a chance to commit (session timeout, fenced).
 	// Whatever is in flight under the old meta will be refused.
 	Lost(gone []record.TopicPartition)
+}
+
+// Member is what a group's coordinator knows of one of its members.
+type Member struct {
+	Instance string // group.instance.id, empty for a member without one
+	UserData []byte // as of its last JoinGroup; see GroupConfig
+	// Owned is what the last assignment gave it. What it gives back for another member is not in it any more, and is
+	// nobody's until the next assignment.
+	Owned []record.TopicPartition
 }

@@ -13,6 +13,8 @@ var (
 	ErrIllegalGeneration = errors.New("the consumer group has a newer generation")
 	// ErrUnknownMember: the group does not know this member (any more), or another one took its instance ID.
 	ErrUnknownMember = errors.New("the consumer group does not know this member")
+	// ErrRebalancing: the group is between two generations, and nobody's partitions are known. Ask again.
+	ErrRebalancing = errors.New("the consumer group is rebalancing")
 	// ErrUnstableOffsets: a transaction that holds these offsets is not decided yet. Ask again.
 	ErrUnstableOffsets = errors.New("committed offsets are not stable yet")
 	// ErrOffsetOutOfRange: the position is before the log's start or behind its end.

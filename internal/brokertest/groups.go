@@ -66,6 +66,49 @@ var groupFacts = []fact{
 			t.Fatalf("with the new generation: %v, %v", out, err)
 		}
 	}},
+	{"anybody may ask who has what", "", func(t *testing.T, s *suite) {
+		x, group := s.topic(t, 4), s.id()
+		if got, err := s.Cluster.Members(s.ctx(t), group); err != nil || len(got) != 0 {
+			t.Fatalf("of a group that is not there: %v, %v", got, err)
+		}
+		var mu sync.Mutex
+		var duringErr error
+		asked := false
+		a := s.join(t, group, "a", [][]string{{x}}, func(ctx context.Context, _ []record.TopicPartition) {
+			mu.Lock()
+			defer mu.Unlock()
+			_, duringErr = s.Cluster.Members(ctx, group)
+			asked = true
+		})
+		a.wait(t, 4)
+		b := s.join(t, group, "b", [][]string{{x}}, nil)
+		b.wait(t, 2)
+		a.wait(t, 2)
+		var got []broker.Member
+		s.eventually(t, "the group at rest", func() bool {
+			var err error
+			if got, err = s.Cluster.Members(s.ctx(t), group); err != nil && !errors.Is(err, broker.ErrRebalancing) {
+				t.Fatal(err)
+			}
+			return err == nil && len(got) == 2 && len(got[0].Owned)+len(got[1].Owned) == 4
+		})
+		for i, m := range []*membership{a, b} {
+			name := []string{"a", "b"}[i]
+			if got[i].Instance != name || string(got[i].UserData) != "from "+name || len(got[i].Owned) != 2 {
+				t.Fatalf("member %d is %+v", i, got[i])
+			}
+			for _, at := range got[i].Owned {
+				if !hasPartition(m.assigned(), at) {
+					t.Fatalf("%s has %v, and not %v", name, m.assigned(), at)
+				}
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if !asked || duringErr != nil && !errors.Is(duringErr, broker.ErrRebalancing) {
+			t.Fatalf("while a partition moved: asked %v, %v", asked, duringErr)
+		}
+	}},
 	{"work is finished in Revoked under the old generation", "", func(t *testing.T, s *suite) {
 		x, p := s.topic(t, 2), s.producer(t)
 		group := s.id()
@@ -145,7 +188,7 @@ func (s *suite) join(t *testing.T, group, instance string, sets [][]string, revo
 		err := s.Cluster.Join(ctx, broker.GroupConfig{
 			Group: group, Instance: instance, CoPartitioned: sets,
 			SessionTimeout: 6 * time.Second, HeartbeatInterval: 200 * time.Millisecond, RebalanceTimeout: 10 * time.Second,
-			UserData: func() []byte { return nil },
+			UserData: func() []byte { return []byte("from " + instance) },
 		}, m)
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -28,6 +28,7 @@ const (
 	reqCoordinator     request = "find coordinator"
 	reqJoin            request = "join group"
 	reqLeave           request = "leave group"
+	reqMembers         request = "describe group"
 	reqHeartbeat       request = "heartbeat"
 	reqConnect         request = "connect"
 	reqProducers       request = "describe producers"
@@ -120,7 +121,7 @@ func bySpecialCase(req request, code sarama.KError) (verdict, bool) {
 			code != sarama.ErrOffsetsLoadInProgress && (v.react == again || v.react == elsewhere) {
 			return verdict{v.kind, rerun}, true
 		}
-	case reqFetch, reqListOffsets, reqDeleteRecords, reqOffsetFetch, reqMetadata, reqConfigs, reqCoordinator, reqProducers:
+	case reqFetch, reqListOffsets, reqDeleteRecords, reqOffsetFetch, reqMetadata, reqConfigs, reqCoordinator, reqProducers, reqMembers:
 		switch code {
 		case sarama.ErrUnknown:
 			return verdict{broker.ErrUnreachable, again}, true

@@ -18,6 +18,7 @@ const (
 	DeleteRecords      API = "DeleteRecords"
 	ListOffsets        API = "ListOffsets"
 	OffsetFetch        API = "OffsetFetch"
+	DescribeGroups     API = "DescribeGroups"
 	InitProducerID     API = "InitProducerId"
 	AddPartitionsToTxn API = "AddPartitionsToTxn"
 	AddOffsetsToTxn    API = "AddOffsetsToTxn"

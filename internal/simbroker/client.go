@@ -175,6 +175,9 @@ func (c *Client) Join(ctx context.Context, gc broker.GroupConfig, h broker.Group
 	}
 	g := c.b.Group(gc.Group)
 	g.Add(gc.Instance, gc.CoPartitioned, h)
+	if gc.UserData != nil {
+		g.Describe(gc.Instance, gc.UserData())
+	}
 	g.Rebalance(ctx, g.Spread())
 	<-ctx.Done()
 	g.balancing.Lock()
@@ -187,6 +190,32 @@ func (c *Client) Join(ctx context.Context, gc broker.GroupConfig, h broker.Group
 	}
 	g.Silence(gc.Instance, true)
 	return nil
+}
+
+// Members asks the coordinator who is in a group.
+func (c *Client) Members(ctx context.Context, group string) ([]broker.Member, error) {
+	var out []broker.Member
+	rebalancing := false
+	err := c.ask(ctx, DescribeGroups, group, func() Code {
+		out, rebalancing = nil, false
+		g := c.b.groups[group]
+		if g == nil {
+			return None
+		}
+		rebalancing = g.moving
+		for _, in := range sortedKeys(g.members) {
+			m := g.members[in]
+			out = append(out, broker.Member{Instance: in, UserData: m.userData, Owned: append([]record.TopicPartition(nil), m.owned...)})
+		}
+		return None
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case rebalancing:
+		return nil, newError(DescribeGroups, group, None, broker.ErrRebalancing)
+	}
+	return out, nil
 }
 
 // LeaveGroup removes a static member; the others share its partitions at once.

@@ -126,6 +126,7 @@ type Group struct {
 	generation int32
 	members    map[string]*member // by instance ID
 	joins      int
+	moving     bool // between two generations: members give back what they lose
 }
 
 type member struct {
@@ -134,6 +135,8 @@ type member struct {
 	silent  bool
 	sets    [][]string
 	owned   []record.TopicPartition
+
+	userData []byte
 }
 
 // Group returns a consumer group, which is made if needed.
@@ -178,6 +181,15 @@ func (g *Group) Add(instance string, sets [][]string, h broker.GroupHandler) {
 	g.joins++
 	m.id = fmt.Sprintf("%s-%d", instance, g.joins)
 	m.handler, m.sets, m.silent = h, sets, false
+}
+
+// Describe sets what a member says of itself when it joins: GroupConfig.UserData.
+func (g *Group) Describe(instance string, userData []byte) {
+	g.b.mu.Lock()
+	defer g.b.mu.Unlock()
+	if m := g.members[instance]; m != nil {
+		m.userData = userData
+	}
 }
 
 // Meta is what the member knows of itself now.
@@ -250,6 +262,7 @@ func (g *Group) Rebalance(ctx context.Context, plan map[string][]record.TopicPar
 	g.balancing.Lock()
 	defer g.balancing.Unlock()
 	instances := g.Instances()
+	g.setMoving(true)
 	for _, in := range instances {
 		g.b.mu.Lock()
 		m := g.members[in]
@@ -262,6 +275,7 @@ func (g *Group) Rebalance(ctx context.Context, plan map[string][]record.TopicPar
 	}
 	g.b.mu.Lock()
 	g.generation++
+	g.moving = false
 	for _, in := range instances {
 		if m := g.members[in]; m != nil {
 			m.owned = append([]record.TopicPartition(nil), plan[in]...)
@@ -282,6 +296,12 @@ func (g *Group) Rebalance(ctx context.Context, plan map[string][]record.TopicPar
 			h.Assigned(meta, owned)
 		}
 	}
+}
+
+func (g *Group) setMoving(moving bool) {
+	g.b.mu.Lock()
+	defer g.b.mu.Unlock()
+	g.moving = moving
 }
 
 func (m *member) audience() broker.GroupHandler {
