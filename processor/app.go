@@ -93,6 +93,7 @@ func (a *App) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer cluster.Close()
+	defer a.stats.served.ended()
 	clusterID, err := cluster.ID(ctx)
 	if err != nil {
 		return fmt.Errorf("processor: ask for the cluster's ID: %w", err)

@@ -40,6 +40,7 @@ type leaving struct {
 }
 
 func newAssignment(e *engine, workers []*worker) *assignment {
+	e.stats.served.know(e)
 	return &assignment{engine: e, workers: workers, tasks: map[string]*placed{}, leaving: map[string]leaving{}}
 }
 
@@ -97,6 +98,7 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 			t.worker.send(command{remove: t.run.inputs, lost: true, done: done})
 		}
 	}
+	a.stats.served.given(a.tasks)
 	a.log.Info("partitions assigned", "tasks", names, "generation", meta.Generation)
 	a.stats.assigned(a.now(), len(names))
 	a.stats.settled(a.now(), a.metrics) // a rebalance that brings no task ends here
@@ -230,6 +232,7 @@ func (a *assignment) letGo(which func(*taskRun) bool, lost bool) []chan struct{}
 			w.send(command{remove: tps, lost: lost, done: done})
 		}
 	}
+	a.stats.served.given(a.tasks)
 	return waits
 }
 
@@ -237,6 +240,7 @@ func (a *assignment) letGo(which func(*taskRun) bool, lost bool) []chan struct{}
 func (a *assignment) finish() {
 	a.mu.Lock()
 	a.done = true
+	a.stats.served.given(nil)
 	a.mu.Unlock()
 }
 

@@ -211,8 +211,8 @@ func WithShutdownTimeout(d time.Duration) Option {
 	return optionFunc(func(c *config) { c.shutdown = d })
 }
 
-// WithAddress sets the HTTP address under which this process shows its status; it travels with the
-// group membership, so that the other instances can link to it. Default none. Equals application.server.
+// WithAddress sets the address under which this process can be asked, host:port. It travels with the group membership,
+// so that each instance can say where the owner of a key is: see StoreQuery.Owner. Default none. Equals application.server.
 func WithAddress(hostPort string) Option { return optionFunc(func(c *config) { c.address = hostPort }) }
 
 // WithLogger sets the logger. Default: nothing is logged.

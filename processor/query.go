@@ -15,7 +15,7 @@ import (
 var (
 	// ErrNoStore: the topology has no state store of that name.
 	ErrNoStore = errors.New("processor: no such state store")
-	// ErrNotHere: the partition that holds the key belongs to another instance, or to none.
+	// ErrNotHere: the partition that holds the key belongs to another instance, or to none. StoreQuery.Owner says to which.
 	ErrNotHere = errors.New("processor: this instance does not own the partition")
 	// ErrNotReady: the task restores its state, or recovers from a failed commit. Ask again soon.
 	ErrNotReady = errors.New("processor: the state is not ready to be read")
@@ -234,7 +234,7 @@ func (q *StoreQuery[K, V]) Here() []record.Partition {
 	return q.stats.served.here(q.sub)
 }
 
-// Partition is the partition that holds a key, and how many there are: whoever routes questions to instances needs no more. Errors:
+// Partition is the partition that holds a key, and how many there are. Owner says which instance has it. Errors:
 // ErrNotReady before the application knows its topics.
 func (q *StoreQuery[K, V]) Partition(key K) (p record.Partition, of int32, err error) {
 	k, err := q.encode(key)
@@ -271,7 +271,10 @@ func (q *StoreQuery[K, V]) read(ctx context.Context, p record.Partition, from fu
 			return Source{}, fmt.Errorf("processor: query of store %q: %w", q.store, err)
 		}
 		t, ok := q.stats.served.task(q.sub, p)
-		if !ok {
+		switch {
+		case !ok && q.stats.served.isGiven(q.sub, p):
+			return fail(ErrNotReady, ": the task has not begun")
+		case !ok:
 			return fail(ErrNotHere, "")
 		}
 		if t.state != TaskRunning && t.state != TaskPaused {

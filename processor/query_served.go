@@ -20,8 +20,9 @@ import (
 type served struct {
 	mu    sync.Mutex // guards all below; never held while anything is read or asked
 	tasks map[servedKey]servedTask
-	of    map[*topology.Subtopology]int32 // the number of tasks
 	lives uint64
+	mine  map[servedKey]bool // that the group gives this process, begun or not
+	group servedGroup
 }
 
 // servedKey is a task. The sub-topology is a part of its topology, of which a process has one.
@@ -53,9 +54,8 @@ func (s *served) serve(e *engine, r *taskRun) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tasks == nil {
-		s.tasks, s.of = map[servedKey]servedTask{}, map[*topology.Subtopology]int32{}
+		s.tasks = map[servedKey]servedTask{}
 	}
-	s.of[r.plan.sub] = r.plan.tasks
 	k := servedKey{r.plan.sub, r.partition}
 	t := s.tasks[k]
 	if r.state == TaskRunning && t.state != TaskRunning && t.state != TaskPaused {
@@ -65,6 +65,24 @@ func (s *served) serve(e *engine, r *taskRun) {
 	t.key, t.state, t.local, t.inputs, t.group = k, r.state, r.local, r.inputs, e.group()
 	t.cluster, t.now, t.sleep = e.cluster, e.now, e.sleep
 	s.tasks[k] = t
+}
+
+// given is told what the group gives this process.
+func (s *served) given(tasks map[string]*placed) {
+	mine := make(map[servedKey]bool, len(tasks))
+	for _, t := range tasks {
+		mine[servedKey{t.run.plan.sub, t.run.partition}] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mine = mine
+}
+
+// isGiven says whether a partition is this process's, so that a task that is not there will be.
+func (s *served) isGiven(sub *topology.Subtopology, p record.Partition) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mine[servedKey{sub, p}]
 }
 
 // committed is told that a commit of the task succeeded: at from, or later, the coordinator took this process for its owner.
@@ -116,16 +134,6 @@ func (s *served) here(sub *topology.Subtopology) (out []record.Partition) {
 	}
 	slices.Sort(out)
 	return out
-}
-
-// tasksOf is the number of partitions of a store, known once the process has had one of them.
-func (s *served) tasksOf(sub *topology.Subtopology) (int32, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := s.of[sub]; n > 0 {
-		return n, nil
-	}
-	return 0, fmt.Errorf("%w: this process has had no task of sub-topology %q yet", ErrNotReady, sub.Name)
 }
 
 // isNewest asks Kafka for the last commit of the task. With an error, or if why says so, it is not known.
