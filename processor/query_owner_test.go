@@ -23,7 +23,9 @@ func TestOwners(t *testing.T) {
 	b := w.live() // partition 0 is a's, 1 is b's
 	g := w.b.Group("app")
 	g.Describe("a", []byte("host-a:80"))
-	tp := func(p record.Partition) record.TopicPartition { return record.TopicPartition{Topic: "in", Partition: p} }
+	tp := func(p record.Partition) record.TopicPartition {
+		return record.TopicPartition{Topic: "in", Partition: p}
+	}
 	keys := map[record.Partition]string{}
 	for _, k := range []string{"ann", "bob", "cid", "dan", "eve", "fay"} {
 		keys[record.PartitionForKey([]byte(k), 2)] = k
