@@ -30,7 +30,8 @@ type Config struct {
 	Token, TokenFile string
 	// TLS returns the configuration of a connection to a host, for https. nil: the system's roots.
 	TLS func(host string) (*tls.Config, error)
-	// Timeout bounds one request, the answer included. Default 5 s.
+	// Timeout bounds one request, the answer included. Default 5 s. What a schema needs as a whole, with all that it refers to and all
+	// addresses that are tried, is given up after four times as long.
 	Timeout time.Duration
 	// MaxSchemas is how many schemas are kept. With one more all are forgotten and read again when needed. Default 1,000.
 	MaxSchemas int
@@ -46,8 +47,13 @@ const (
 	defaultSchemaBytes = 1 << 20
 	// firstPause and longestPause are how long nothing is asked after a request that failed: doubled each time.
 	firstPause, longestPause = 250 * time.Millisecond, 10 * time.Second
-	// unknownFor is how long an ID that the registry does not know is not asked for again.
+	// unknownAfter is how often an ID that the registry does not know is asked for before the value is to blame: who has just written it may
+	// have asked another member of the registry, which is ahead. The pauses between are firstPause, doubled each time: 1.75 s in all.
+	unknownAfter = 4
+	// unknownFor is how long such an ID is not asked for again then.
 	unknownFor = 10 * time.Second
+	// wholeLookup is how many times Timeout all requests for one schema may take together: whoever waits for it does nothing else.
+	wholeLookup = 4
 	maxToken   = 64 << 10
 )
 
@@ -60,7 +66,10 @@ type Client struct {
 	http *http.Client
 
 	asking sync.Mutex // held over a request, so that all who need a schema wait for one answer; taken before mu
-	mu     sync.Mutex // guards what is below
+	// partial is what was read for a schema whose whole did not come in time, so that a slow registry is not asked for it again and again; no
+	// version of a subject ever changes. Guarded by asking.
+	partial map[reference]schemaAnswer
+	mu      sync.Mutex // guards what is below
 	byID   map[uint32]*known
 	pause  time.Duration // 0: the last request was answered
 	until  time.Time     // end of the pause
@@ -72,6 +81,7 @@ type known struct {
 	schema  *schema
 	err     error // it does not exist, or nobody can read it
 	expires time.Time
+	misses  int // how often the registry has said that it is not there
 }
 
 // New checks the configuration. It sends nothing.
@@ -157,13 +167,38 @@ func (c *Client) find(id uint32, format Format) (*schema, error) {
 	if k := c.cached(id); k != nil { // somebody else has asked meanwhile
 		return k.of(id, format)
 	}
-	// Its end is bounded by the client's own timeout.
-	k, err := c.read(context.Background(), id)
+	ctx, cancel := c.lookup(context.Background())
+	defer cancel()
+	k, err := c.read(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	c.keep(id, k)
 	return k.of(id, format)
+}
+
+// errSlow is the end of a look-up's time.
+var errSlow = errors.New("the registry is too slow: a schema, with what it refers to, did not come in time")
+
+// lookup bounds all requests for one schema.
+func (c *Client) lookup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, wholeLookup*c.cfg.Timeout, errSlow)
+}
+
+// missing is what is known of an ID when the registry has said once more that it, or what it refers to, is not there.
+func (c *Client) missing(id uint32, err error) *known {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := &known{err: err, misses: 1}
+	if old := c.byID[id]; old != nil {
+		k.misses += old.misses
+	}
+	wait := unknownFor
+	if k.misses < unknownAfter {
+		k.err, wait = unavailable(err), firstPause<<(k.misses-1)
+	}
+	k.expires = c.cfg.Now().Add(wait)
+	return k
 }
 
 func (k *known) of(id uint32, format Format) (*schema, error) {
@@ -202,7 +237,7 @@ func (c *Client) read(ctx context.Context, id uint32) (*known, error) {
 	var no *refusal
 	switch {
 	case errors.As(err, &no) && no.Code == codeSchema:
-		return &known{err: fmt.Errorf("the registry has no schema %d", id), expires: c.cfg.Now().Add(unknownFor)}, nil
+		return c.missing(id, fmt.Errorf("the registry has no schema %d", id)), nil
 	case err != nil:
 		return nil, unavailable(err)
 	}
@@ -211,7 +246,7 @@ func (c *Client) read(ctx context.Context, id uint32) (*known, error) {
 	case errors.Is(err, serde.ErrUnavailable):
 		return nil, err
 	case errors.As(err, &no): // a schema that comes late, as above
-		return &known{err: fmt.Errorf("schema %d: %w", id, err), expires: c.cfg.Now().Add(unknownFor)}, nil
+		return c.missing(id, fmt.Errorf("schema %d: %w", id, err)), nil
 	}
 	var s *schema
 	if err == nil {
@@ -252,9 +287,14 @@ type source struct {
 
 type namedText struct{ name, text string }
 
-// sourceOf reads what a schema refers to.
-func (c *Client) sourceOf(ctx context.Context, a schemaAnswer) (source, error) {
-	src := source{text: a.Schema}
+// sourceOf reads what a schema refers to. Client.asking is held.
+func (c *Client) sourceOf(ctx context.Context, a schemaAnswer) (src source, err error) {
+	src = source{text: a.Schema}
+	defer func() {
+		if !errors.Is(err, serde.ErrUnavailable) {
+			c.partial = nil
+		}
+	}()
 	if a.Schema == "" {
 		return src, unavailable(errNoSchema)
 	}
@@ -279,17 +319,9 @@ func (c *Client) sourceOf(ctx context.Context, a schemaAnswer) (source, error) {
 			if seen[r] = true; len(seen) > maxReferences {
 				return fmt.Errorf("it refers to more than %d others", maxReferences)
 			}
-			var b schemaAnswer
-			path := fmt.Sprintf("/subjects/%s/versions/%d", url.PathEscape(r.Subject), r.Version)
-			if err := c.ask(ctx, http.MethodGet, path, nil, &b); err != nil {
-				var no *refusal
-				if errors.As(err, &no) && no.unknown() {
-					return fmt.Errorf("it refers to version %d of subject %q, which the registry does not have: %w", r.Version, r.Subject, no)
-				}
-				return unavailable(err)
-			}
-			if b.Schema == "" {
-				return unavailable(errNoSchema)
+			b, err := c.version(ctx, r)
+			if err != nil {
+				return err
 			}
 			if left -= len(b.Schema); left < 0 {
 				return fmt.Errorf("with what it refers to it has more than %d bytes", c.cfg.MaxSchemaBytes)
@@ -302,6 +334,32 @@ func (c *Client) sourceOf(ctx context.Context, a schemaAnswer) (source, error) {
 		return nil
 	}
 	return src, add(a.References)
+}
+
+// version reads a version of a subject.
+func (c *Client) version(ctx context.Context, r reference) (a schemaAnswer, err error) {
+	if a, ok := c.partial[r]; ok {
+		return a, nil
+	}
+	path := fmt.Sprintf("/subjects/%s/versions/%d", url.PathEscape(r.Subject), r.Version)
+	if err := c.ask(ctx, http.MethodGet, path, nil, &a); err != nil {
+		var no *refusal
+		if errors.As(err, &no) && no.unknown() {
+			return a, fmt.Errorf("it refers to version %d of subject %q, which the registry does not have: %w", r.Version, r.Subject, no)
+		}
+		return a, unavailable(err)
+	}
+	if a.Schema == "" {
+		return a, unavailable(errNoSchema)
+	}
+	if len(c.partial) > maxReferences {
+		c.partial = nil // of schemas that nobody came back for
+	}
+	if c.partial == nil {
+		c.partial = map[reference]schemaAnswer{}
+	}
+	c.partial[r] = a
+	return a, nil
 }
 
 // Error codes of the registry's API.
@@ -351,7 +409,11 @@ func (c *Client) ask(ctx context.Context, method, path string, body, answer any)
 		errs = append(errs, err)
 	}
 	err := errors.Join(errs...)
-	if ctx.Err() == nil {
+	slow := errors.Is(context.Cause(ctx), errSlow)
+	if slow {
+		err = fmt.Errorf("%w: %w", errSlow, err)
+	}
+	if ctx.Err() == nil || slow {
 		c.mu.Lock()
 		c.pause = min(max(2*c.pause, firstPause), longestPause)
 		c.until, c.cause = c.cfg.Now().Add(c.pause), err

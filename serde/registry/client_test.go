@@ -52,6 +52,21 @@ func fails(t *testing.T, err error, away bool, words ...string) {
 	}
 }
 
+// blamed reads a value as a task does, again and again, until the value itself is to blame, and says how long that took.
+func blamed(t *testing.T, c *registry.Codec, now *clock, value []byte) (error, time.Duration) {
+	t.Helper()
+	began := now.at
+	for range 1000 {
+		_, err := c.AppendJSON(nil, value)
+		if err == nil || !errors.Is(err, serde.ErrUnavailable) {
+			return err, now.at.Sub(began)
+		}
+		now.at = now.at.Add(10 * time.Millisecond)
+	}
+	t.Fatalf("%x is nobody's fault after %v", value, now.at.Sub(began))
+	return nil, 0
+}
+
 // TestRegistryAway: a registry that is away is no fault of a value. It is not asked all the time, and is used again when it is back; what
 // was read before needs no registry.
 func TestRegistryAway(t *testing.T) {
@@ -111,9 +126,9 @@ func TestWhoIsToBlame(t *testing.T) {
 		{wire(5, "\x02"), "more than 1000 bytes"},
 		{wire(6, "\x02"), "is protobuf, not avro"},
 	} {
-		codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, MaxSchemaBytes: 1000}), registry.Output{Format: registry.Avro})
+		codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, MaxSchemaBytes: 1000, Now: now.now}), registry.Output{Format: registry.Avro})
 		for range 2 { // from the registry, and from memory
-			_, err := codec.AppendJSON(nil, c.value)
+			err, _ := blamed(t, codec, now, c.value)
 			fails(t, err, false, c.words)
 		}
 	}
@@ -134,16 +149,37 @@ func TestWhoIsToBlame(t *testing.T) {
 		_, err := codec.AppendJSON(nil, wire(1, "\x02"))
 		fails(t, err, true, name)
 	}
-	// A schema that was not known is asked for again after a while, and not before.
-	r.Instead(nil)
+}
+
+// TestSchemaComesLate: a member of the registry that lags does not know a schema yet under which a value was written. It is asked a few times, and
+// only then the value is to blame; that, too, is not for ever.
+func TestSchemaComesLate(t *testing.T) {
+	r, now := registrytest.New(t), &clock{at: time.Unix(1, 0)}
 	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, Now: now.now}), registry.Output{Format: registry.Avro})
-	_, err := codec.AppendJSON(nil, wire(7, "\x02"))
-	fails(t, err, false)
+	_, err := codec.AppendJSON(nil, wire(1, "\x02"))
+	fails(t, err, true, "no schema 1")
 	r.Add("late", "AVRO", `"int"`)
-	_, err = codec.AppendJSON(nil, wire(7, "\x02"))
+	now.at = now.at.Add(250 * time.Millisecond)
+	reads(t, codec, wire(1, "\x02"), "1")
+
+	before := len(r.Requests())
+	err, took := blamed(t, codec, now, wire(2, "\x02"))
+	fails(t, err, false, "no schema 2")
+	if n := len(r.Requests()) - before; n != 4 || took < time.Second || took > 2*time.Second {
+		t.Errorf("to blame after %d requests and %v, want 4 and 1.75 s", n, took)
+	}
+	r.Add("later", "AVRO", `"int"`)
+	_, err = codec.AppendJSON(nil, wire(2, "\x02"))
 	fails(t, err, false)
 	now.at = now.at.Add(11 * time.Second)
-	reads(t, codec, wire(7, "\x02"), "1")
+	reads(t, codec, wire(2, "\x02"), "1")
+
+	// Of one that was to blame once, the next value waits for one answer only.
+	err, _ = blamed(t, codec, now, wire(3, "\x02"))
+	fails(t, err, false, "no schema 3")
+	now.at = now.at.Add(11 * time.Second)
+	_, err = codec.AppendJSON(nil, wire(3, "\x02"))
+	fails(t, err, false, "no schema 3")
 }
 
 // TestReferenceComesLate: that what a schema refers to is missing is not for ever, as little as that a schema is.
@@ -152,22 +188,59 @@ func TestReferenceComesLate(t *testing.T) {
 	r.Add("a", "AVRO", `{"type":"record","name":"A","fields":[{"name":"b","type":"B"}]}`, registrytest.Reference{Name: "B", Subject: "b", Version: 1})
 	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, Now: now.now}), registry.Output{Format: registry.Avro})
 	value := wire(1, "\x02")
-	_, err := codec.AppendJSON(nil, value)
+	err, took := blamed(t, codec, now, value)
 	fails(t, err, false, `version 1 of subject "b"`)
+	if took < time.Second || took > 2*time.Second {
+		t.Errorf("to blame after %v, want 1.75 s", took)
+	}
 	r.Add("b", "AVRO", `{"type":"fixed","name":"B","size":1}`)
 	now.at = now.at.Add(11 * time.Second)
 	reads(t, codec, value, `{"b":"Ag=="}`)
 }
 
-// TestNoSchemaID: an answer without an ID is none of a registry, and no value is written under the ID 0.
-func TestNoSchemaID(t *testing.T) {
+// TestSlowRegistry: all that a schema refers to has to come within one bound, so that a task is not held up for each of them. What came is not
+// asked for again, so that a slow registry is not too slow for ever.
+func TestSlowRegistry(t *testing.T) {
+	const references = 12
 	r := registrytest.New(t)
-	r.Instead(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{}`) })
-	for _, schema := range []string{"", `"int"`} {
-		c := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}}), registry.Output{Format: registry.Avro, Subject: "a", Schema: schema})
-		fails(t, c.Resolve(t.Context()), true, "is no schema")
-		if b, err := c.AppendValue(nil, []byte("1")); !errors.Is(err, serde.ErrUnavailable) {
-			t.Errorf("written as %x, %v", b, err)
+	var refs []registrytest.Reference
+	text := `{"type":"record","name":"A","fields":[`
+	for i := range references {
+		name := fmt.Sprintf("R%d", i)
+		r.Add(name, "AVRO", fmt.Sprintf(`{"type":"fixed","name":%q,"size":1}`, name))
+		refs = append(refs, registrytest.Reference{Name: name, Subject: name, Version: 1})
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf(`{"name":%q,"type":%q}`, name, name)
+	}
+	id := r.Add("a", "AVRO", text+`]}`, refs...)
+	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		time.Sleep(60 * time.Millisecond)
+		r.ServeHTTP(w, q)
+	}))
+	t.Cleanup(slow.Close)
+	const timeout = 100 * time.Millisecond // of one request: 400 ms for all 13, which take 780
+	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{slow.URL}, Timeout: timeout}), registry.Output{Format: registry.Avro})
+	value := wire(uint32(id), strings.Repeat("a", references))
+	began := time.Now()
+	_, err := codec.AppendJSON(nil, value)
+	fails(t, err, true, "too slow")
+	if took := time.Since(began); took > 600*time.Millisecond {
+		t.Errorf("it took %v, want 400 ms at most", took)
+	}
+	before := len(r.Requests())
+	_, err = codec.AppendJSON(nil, value)
+	fails(t, err, true, "too slow")
+	if n := len(r.Requests()) - before; n != 0 {
+		t.Errorf("%d requests at once after it was too slow", n)
+	}
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+		if _, err = codec.AppendJSON(nil, value); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
 		}
 	}
 }

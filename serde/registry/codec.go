@@ -52,6 +52,8 @@ func (c *Codec) Resolve(ctx context.Context) error {
 	}
 	c.client.asking.Lock()
 	defer c.client.asking.Unlock()
+	ctx, cancel := c.client.lookup(ctx)
+	defer cancel()
 	w, err := c.out.resolve(ctx, c.client)
 	if err != nil {
 		return fmt.Errorf("registry: %w", err)
