@@ -38,6 +38,7 @@ func (p *producer) ended(ctx context.Context, group string) error {
 	}
 	// The offsets as well: with the wrong end of a transaction, positions go back or forth.
 	offsets := group != "" && group != p.cleanGroup
+	doubted := map[record.TopicPartition]bool{}
 	for n := 0; offsets || len(ask) > 0; n++ {
 		if offsets {
 			tp, there, err := p.c.offsetsPartition(ctx, group)
@@ -50,7 +51,7 @@ func (p *producer) ended(ctx context.Context, group string) error {
 			offsets = err != nil
 		}
 		var err error
-		if ask, err = p.askLeaders(ctx, ask); err != nil {
+		if ask, err = p.askLeaders(ctx, ask, doubted); err != nil {
 			return err
 		}
 		where := broker.OffsetsTopic
@@ -60,7 +61,11 @@ func (p *producer) ended(ctx context.Context, group string) error {
 		case !offsets:
 			continue
 		}
-		if sleep(ctx, backoff(n, time.Millisecond, 50*time.Millisecond)) != nil {
+		pause := backoff(n, time.Millisecond, 50*time.Millisecond)
+		if len(doubted) > 0 {
+			pause = max(pause, doubtPause)
+		}
+		if sleep(ctx, pause) != nil {
 			return &broker.Error{
 				Op: string(reqProducers), Where: where, Kind: broker.ErrUnreachable,
 				Cause: fmt.Errorf("no leader said what is open there before the deadline: %w", context.Cause(ctx)),
@@ -98,8 +103,15 @@ func (c *Cluster) offsetsPartition(ctx context.Context, group string) (tp record
 	return record.TopicPartition{Topic: broker.OffsetsTopic, Partition: record.Partition(n)}, true, nil
 }
 
+// doubtPause is how long a leader has to find out that it is none any more.
+const doubtPause = 250 * time.Millisecond
+
 // askLeaders asks the leaders, one after the other, and returns the partitions that have to be asked about again.
-func (p *producer) askLeaders(ctx context.Context, ask []record.TopicPartition) (later []record.TopicPartition, err error) {
+//
+// Those where something is open are asked about once more, of the leader that new metadata names, before it counts: a leader that slept and was replaced
+// answers for a moment as of before its sleep, and what was open then may have been ended by its successor. doubted are those
+// that have been found open before.
+func (p *producer) askLeaders(ctx context.Context, ask []record.TopicPartition, doubted map[record.TopicPartition]bool) (later []record.TopicPartition, err error) {
 	parts := map[int32][]record.TopicPartition{}
 	addrs := map[int32]string{}
 	for _, tp := range ask {
@@ -122,8 +134,13 @@ func (p *producer) askLeaders(ctx context.Context, ask []record.TopicPartition) 
 		}
 		for _, tp := range parts[id] {
 			a, answered := answers[tp]
-			if a.open != nil {
+			if a.open != nil && doubted[tp] {
 				return nil, p.leftOut(tp, a.open)
+			}
+			if a.open != nil {
+				doubted[tp] = true
+				later = append(later, tp)
+				continue
 			}
 			switch _, react := classify(reqProducers, a.code); {
 			case !answered, react == again, react == elsewhere:

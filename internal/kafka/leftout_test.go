@@ -127,6 +127,30 @@ func TestLeftOpenIsAskedOnce(t *testing.T) {
 	transaction(24, 0, 26)
 }
 
+// TestLeftOpenByAnOldLeader: a leader that slept, and was replaced meanwhile, answers for a moment as of then. One answer stops nobody: after new
+// metadata the leader is asked again.
+func TestLeftOpenByAnOldLeader(t *testing.T) {
+	f := newFake(t, 1)
+	topic := makeTopic(t, f.c, 1)
+	p := newProducer(t, f.c, "x")
+	if err := p.Init(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	f.ControlKey(int16(kmsg.DescribeProducers), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		old := asked.Add(1) == 1
+		return openIn(r.(*kmsg.DescribeProducersRequest), p.pid, 0, func(string, int32) bool { return old }), nil, true
+	})
+	addValues(p, tpOf(topic, 0), "a")
+	f.net.Seen()
+	mustCommit(t, p)
+	got := slices.DeleteFunc(f.net.Seen(), func(k faultnet.Key) bool { return !slices.Contains([]faultnet.Key{3, 24, keyDescribeProducers}, k) })
+	if n := len(got); n < 4 || got[0] != keyDescribeProducers || got[1] != 3 || got[n-2] != keyDescribeProducers || got[n-1] != 24 {
+		t.Errorf("requests %v, want the question, metadata, the question again, and the transaction", got)
+	}
+}
+
 // TestLeftOpenOffsets: the offsets of the group are looked at as well.
 func TestLeftOpenOffsets(t *testing.T) {
 	f := newFake(t, 1)
