@@ -55,7 +55,7 @@ func NewTarget(a Applier, class Class, table Table) (Target, error) {
 	if err := table.Validate(); err != nil {
 		return nil, err
 	}
-	return &logTarget{Applier: a, class: class, table: table, applied: map[string]record.Offset{}}, nil
+	return &logTarget{Applier: a, class: class, table: table, applied: map[string]record.Offset{}, began: map[string]record.Offset{}}, nil
 }
 
 // logTarget is the target of an Applier.
@@ -64,10 +64,13 @@ type logTarget struct {
 	class Class
 	table Table
 
-	mu sync.Mutex // guards applied
+	mu sync.Mutex // guards what is below
 	// applied is, by task, the sequence number before which this process knows rows to be applied. The group's offset follows whole batches
 	// only: without it a receiver that fails once in a batch would get the batch from its start, and one that often fails would never get to its end.
+	// Whoever sets the group's offset back wants rows again, and ends all processes for that, or this memory would skip them.
 	applied map[string]record.Offset
+	// began is, by task, where the last claim began to write. One that begins before it was set back.
+	began map[string]record.Offset
 }
 
 // Class implements Target.
@@ -108,9 +111,20 @@ func (t *logTarget) note(task string, before record.Offset) {
 	t.applied[task] = max(t.applied[task], before)
 }
 
+// begin is told where a claim begins. The group's offset never goes back by itself: if it did, what was applied is asked for again.
+func (t *logTarget) begin(task string, first record.Offset) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if first < t.began[task] {
+		delete(t.applied, task)
+	}
+	t.began[task] = first
+}
+
 type logWriter struct {
-	t    *logTarget
-	task string
+	t     *logTarget
+	task  string
+	begun bool
 }
 
 // Next implements Writer: the group's offset says where to go on.
@@ -121,6 +135,10 @@ func (w *logWriter) Close() error { return nil }
 
 // Write implements Writer.
 func (w *logWriter) Write(ctx context.Context, b Batch) error {
+	if !w.begun {
+		w.begun = true
+		w.t.begin(w.task, b.First)
+	}
 	for i, r := range b.Rows {
 		if err := w.t.table.Check(r); err != nil {
 			return &RowError{Index: i, Err: err}

@@ -99,6 +99,31 @@ func TestAppliedRowsDoNotComeAgain(t *testing.T) {
 	}
 }
 
+// Whoever sets the group's offset back wants rows again: what this process remembers does not keep them from him.
+func TestRowsComeAgainWhenTheOffsetIsSetBack(t *testing.T) {
+	a := &scripted{answers: make([]error, 4)}
+	target, err := sink.NewTarget(a, sink.Plain, sink.Table{Name: "t", Columns: []sink.Column{{Name: "n", Kind: sink.Integer}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, first := range []record.Offset{0, 6, 2, 2} { // the last one is a claim after a failure: nothing was set back
+		w, err := target.Claim(t.Context(), sink.Partition{Sink: "app/out", TopicID: "id"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := sink.Batch{First: first, Next: first + 6}
+		for o := first; o < b.Next; o += 2 {
+			b.Rows = append(b.Rows, sink.Row{Offset: o, Values: []any{int64(o)}})
+		}
+		if err := w.Write(t.Context(), b); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := []string{"app/out/id/0 0 2 4", "app/out/id/0 6 8 10", "app/out/id/0 2 4 6"}; !slices.Equal(a.got, want) {
+		t.Errorf("applied %q\nwant    %q", a.got, want)
+	}
+}
+
 // A row that does not fit the table is told before the system sees any.
 func TestApplierGetsRowsOfItsTable(t *testing.T) {
 	a := &scripted{}
