@@ -54,7 +54,7 @@ const (
 	unknownFor = 10 * time.Second
 	// wholeLookup is how many times Timeout all requests for one schema may take together: whoever waits for it does nothing else.
 	wholeLookup = 4
-	maxToken   = 64 << 10
+	maxToken    = 64 << 10
 )
 
 // ErrDenied is the answer of a registry that does not accept the credentials. It is also [serde.ErrUnavailable].
@@ -70,10 +70,10 @@ type Client struct {
 	// version of a subject ever changes. Guarded by asking.
 	partial map[reference]schemaAnswer
 	mu      sync.Mutex // guards what is below
-	byID   map[uint32]*known
-	pause  time.Duration // 0: the last request was answered
-	until  time.Time     // end of the pause
-	cause  error         // of the pause
+	byID    map[uint32]*known
+	pause   time.Duration // 0: the last request was answered
+	until   time.Time     // end of the pause
+	cause   error         // of the pause
 }
 
 // known is a schema, or that there is none.
