@@ -125,8 +125,8 @@ kills: ## kill -9, SIGSTOP, damaged directories, a full disk: three real process
 	$(GO) test -tags kills -timeout 25m -count=1 ./test/crash
 
 .PHONY: prometheus-test
-prometheus-test: ## rules, and a scrape of a process that is killed, with a real Prometheus
-	$(GO) test -tags prometheus -timeout 5m -count=1 ./test/prometheus
+prometheus-test: ## rules, alerts that faults bring, and a scrape of a process that is killed, with a real Prometheus
+	$(GO) test -tags prometheus -timeout 10m -count=1 ./test/prometheus
 
 .PHONY: sinks-test
 sinks-test: ## the sinks on real databases, which are killed

@@ -82,7 +82,7 @@ func Start(c Config) (*Broker, error) {
 		kfake.Ports(c.Port),
 		kfake.DefaultNumPartitions(int(c.Partitions)),
 		kfake.ListenFn(listenLoopback),
-		kfake.MaxVersions(versions()),
+		kfake.MaxVersions(Versions()),
 	}
 	if c.AutoCreate {
 		opts = append(opts, kfake.AllowAutoTopicCreation())
@@ -106,10 +106,10 @@ func Start(c Config) (*Broker, error) {
 	return &Broker{cluster: cluster, unwait: unwait, address: cluster.ListenAddrs()[0]}, nil
 }
 
-// versions are those of a released Kafka, without DescribeTopicPartitions: kfake's answer has no replicas that are eligible as leaders, where Kafka
+// Versions are those of a released Kafka, without DescribeTopicPartitions: kfake's answer has no replicas that are eligible as leaders, where Kafka
 // has an empty list, and Kafka's own tools (kafka-consumer-groups.sh and kafka-topics.sh of 4.x) die of it. Where a broker does not have the
 // request they ask for the metadata.
-func versions() *kversion.Versions {
+func Versions() *kversion.Versions {
 	v := kversion.Stable()
 	v.SetMaxKeyVersion(int16(kmsg.DescribeTopicPartitions), -1)
 	return v

@@ -20,7 +20,11 @@ import (
 	"time"
 )
 
-const rules = "../../deploy/prometheus"
+// Where the rules are.
+const (
+	rules     = "../../deploy/prometheus"
+	rulesName = "streamd.rules.yaml"
+)
 
 // program finds one of Prometheus' programs, or says how to get it.
 func program(t *testing.T, name string) string {
@@ -35,7 +39,7 @@ func program(t *testing.T, name string) string {
 func TestRules(t *testing.T) {
 	promtool := program(t, "promtool")
 	for _, args := range [][]string{
-		{"check", "rules", "--lint-fatal", "streamd.rules.yaml"},
+		{"check", "rules", "--lint-fatal", rulesName},
 		{"test", "rules", "streamd.rules_test.yaml"},
 	} {
 		c := exec.CommandContext(t.Context(), promtool, args...)
@@ -81,16 +85,21 @@ func freePort(t *testing.T) string {
 	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 }
 
-func start(t *testing.T, target string) server {
+// start starts a Prometheus that scrapes the targets and evaluates the file of rules.
+func start(t *testing.T, rules string, targets ...string) server {
 	t.Helper()
-	folder, err := filepath.Abs(rules)
+	rules, err := filepath.Abs(rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := json.Marshal(targets)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	config := fmt.Sprintf("global: {scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 250ms}\n"+
-		"rule_files: [%q]\nscrape_configs:\n- job_name: streamd\n  static_configs: [{targets: [%q]}]\n",
-		filepath.Join(folder, "streamd.rules.yaml"), target)
+	config := fmt.Sprintf("global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 250ms}\n"+
+		"rule_files: [%q]\nscrape_configs:\n- job_name: streamd\n  static_configs: [{targets: %s}]\n",
+		rules, list)
 	file := filepath.Join(dir, "prometheus.yml")
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		t.Fatal(err)
@@ -163,14 +172,15 @@ func (s server) query(expr string) (map[string]float64, error) {
 // wait polls until the condition holds.
 func (s server) wait(t *testing.T, what string, cond func() (bool, error)) {
 	t.Helper()
-	deadline := time.Now().Add(2 * time.Minute)
+	const patience = 90 * time.Second
+	deadline := time.Now().Add(patience)
 	for {
 		ok, err := cond()
 		if ok {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("waited 2 minutes until %s: %v", what, err)
+			t.Fatalf("waited %v until %s: %v", patience, what, err)
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
@@ -208,7 +218,7 @@ func TestScrapeOfAWorkerThatIsKilled(t *testing.T) {
 	}
 	target := "127.0.0.1:" + freePort(t)
 	background(t, exec.CommandContext(t.Context(), binary, "demo", "--http", target, "--no-progress"))
-	s := start(t, target)
+	s := start(t, filepath.Join(rules, rulesName), target)
 
 	// The demo kills its worker after a few seconds: the new process has a later start.
 	s.wait(t, "the worker was killed and works again", func() (bool, error) {
@@ -225,7 +235,7 @@ func TestScrapeOfAWorkerThatIsKilled(t *testing.T) {
 				t.Errorf("%s: %v", expr, broken)
 			}
 		}
-		time.Sleep(250 * time.Millisecond) // the next scrape
+		time.Sleep(500 * time.Millisecond) // the next scrape
 	}
 
 	for _, expr := range always {
