@@ -246,3 +246,50 @@ func (p *Pipeline) ResolveSchemas(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
+
+// SchemaProbe is what the schema registry says to one use of it.
+type SchemaProbe struct {
+	Name string // of the source, table or step
+	// Found says what is there; empty with an error.
+	Found string
+	// Unknown: the registry does not have the subject that values which are read usually have. They carry the ID of their schema, so that it need not.
+	Unknown bool
+	Err     error // as of ResolveSchemas
+}
+
+// ProbeSchemas asks the schema registry about each source, table and step that uses it, and changes nothing there.
+func (p *Pipeline) ProbeSchemas(ctx context.Context) []SchemaProbe {
+	var out []SchemaProbe
+	for _, s := range p.plan.sources {
+		out = s.probe(ctx, out)
+	}
+	for _, t := range p.plan.tables {
+		if t.src != nil {
+			out = t.src.probe(ctx, out)
+		}
+	}
+	for _, s := range p.plan.steps {
+		if s.codec != nil {
+			found, err := s.codec.Probe(ctx)
+			out = append(out, SchemaProbe{Name: s.name, Found: found, Err: err})
+		}
+	}
+	return out
+}
+
+// probe adds what the registry says to a source.
+func (s *sourcePlan) probe(ctx context.Context, to []SchemaProbe) []SchemaProbe {
+	if s.codec == nil {
+		return to
+	}
+	subject := s.topic + "-value"
+	known, err := s.codec.Reaches(ctx, subject)
+	p := SchemaProbe{Name: s.out.name, Err: err, Unknown: err == nil && !known}
+	switch {
+	case p.Unknown:
+		p.Found = "the registry answers, and has no subject " + subject
+	case err == nil:
+		p.Found = "subject " + subject + " is there"
+	}
+	return append(to, p)
+}

@@ -137,8 +137,8 @@ func (c *cli) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor FILE",
 		Short: "Can this machine and this cluster run a pipeline? If not, why, and what to do",
-		Long: `Look at the brokers, the topics and their retention, rights, the consumer group and the disk, and say what is wrong with what
-to do about it. Nothing is changed.
+		Long: `Look at the brokers, the topics and their retention, rights, the consumer group, the schema registry and the disk, and say
+what is wrong with what to do about it. Nothing is changed.
 
   streamd doctor pipeline.yaml
   streamd doctor pipeline.yaml --json

@@ -71,6 +71,7 @@ Write a pipeline file, check it, look at it, run it:
 		}
 	}
 	root.AddCommand(c.versionCommand())
+	nameArguments(root)
 	return root
 }
 

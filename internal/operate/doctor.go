@@ -16,6 +16,8 @@ import (
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
+	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/serde/registry"
 	"github.com/streamd/streamd/sink"
 	"github.com/streamd/streamd/topology"
 	"github.com/streamd/streamd/txlog"
@@ -85,6 +87,7 @@ func Doctor(ctx context.Context, p *pipeline.Pipeline, dir string) (*Examination
 		}
 	}
 	d.targets(ctx)
+	d.schemas(ctx)
 	d.state(dir)
 	d.disk(dir)
 	d.sources()
@@ -112,6 +115,24 @@ func (d *doctor) targets(ctx context.Context) {
 			d.note(check, Failure, setup.Remedy, "%v", setup.Err).kind = err
 		default:
 			d.note(check, Failure, "a start waits for it, until --startup-timeout", "its target does not answer: %v", err).kind = processor.ErrTarget
+		}
+	}
+}
+
+// schemas asks the schema registry what a start will ask it, and registers nothing.
+func (d *doctor) schemas(ctx context.Context) {
+	for _, p := range d.p.ProbeSchemas(ctx) {
+		switch check := "schemas"; {
+		case p.Unknown:
+			d.note(check, Warning, "fine if whoever writes the topic names its subjects in another way: values are read by the ID that they carry", "%s: %s", p.Name, p.Found)
+		case p.Err == nil:
+			d.note(check, Fine, "", "%s: %s", p.Name, p.Found)
+		case errors.Is(p.Err, registry.ErrDenied):
+			d.note(check, Failure, "correct username and password, token or token_file of kafka.schema_registry, or the rights of who they belong to", "%s: %v", p.Name, p.Err).kind = daemon.ErrDenied
+		case errors.Is(p.Err, serde.ErrUnavailable):
+			d.note(check, Failure, "look after the registry, or correct kafka.schema_registry.url: a start waits for it, until --startup-timeout", "%s: %v", p.Name, p.Err).kind = daemon.ErrNotReachable
+		default:
+			d.note(check, Failure, "correct the step, or the subject in the registry", "%s: %v", p.Name, p.Err)
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/url"
 	"sync/atomic"
 
 	"github.com/streamd/streamd/serde"
@@ -60,6 +62,43 @@ func (c *Codec) Resolve(ctx context.Context) error {
 	}
 	c.writer.CompareAndSwap(nil, w)
 	return nil
+}
+
+// Probe looks whether [Codec.Resolve] would find a schema, and says what it would find. It registers nothing. The errors are those of Resolve.
+func (c *Codec) Probe(ctx context.Context) (string, error) {
+	c.client.asking.Lock()
+	defer c.client.asking.Unlock()
+	o := c.out
+	o.Register = false
+	w, err := o.resolve(ctx, c.client)
+	switch {
+	case err == nil && o.Schema == "":
+		return fmt.Sprintf("subject %s: %s schema %d is its newest version", o.Subject, o.Format, w.id), nil
+	case err == nil:
+		return fmt.Sprintf("subject %s: the file's schema is %d there", o.Subject, w.id), nil
+	case errors.Is(err, errUnregistered) && c.out.Register:
+		return fmt.Sprintf("subject %s: the file's schema can be its next version, and is registered at the start", o.Subject), nil
+	}
+	return "", fmt.Errorf("registry: %w", err)
+}
+
+// Reaches asks whether the registry answers, and takes the credentials. It asks for a subject, and says whether that is there.
+func (c *Codec) Reaches(ctx context.Context, subject string) (known bool, err error) {
+	c.client.asking.Lock()
+	defer c.client.asking.Unlock()
+	var a schemaAnswer
+	err = c.client.ask(ctx, http.MethodGet, "/subjects/"+url.PathEscape(subject)+"/versions/latest", nil, &a)
+	var no *refusal
+	if errors.As(err, &no) && no.unknown() {
+		return false, nil
+	}
+	if err == nil && a.ID == 0 {
+		err = unavailable(errNoSchema)
+	}
+	if err != nil {
+		return false, fmt.Errorf("registry: %w", err)
+	}
+	return true, nil
 }
 
 // prefixBytes is the length of what is in front of each value: the magic zero and the schema's ID.

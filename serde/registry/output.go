@@ -55,6 +55,9 @@ func (o *Output) check() (*schema, error) {
 	return s, err
 }
 
+// errUnregistered: the schema may become the next version of its subject, and is none.
+var errUnregistered = errors.New("the schema is not registered there, and nobody was told to do it: register it (POST /subjects/SUBJECT/versions), or set register to true")
+
 // resolve finds the ID of the schema that values are written by. The registry's no is an error that says what to do.
 func (o *Output) resolve(ctx context.Context, c *Client) (*writer, error) {
 	own, err := o.check()
@@ -118,7 +121,7 @@ func (o *Output) identify(ctx context.Context, c *Client) (uint32, error) {
 		return 0, err
 	}
 	if !o.Register {
-		return 0, errors.New("the schema is not registered there, and nobody was told to do it: register it (POST /subjects/SUBJECT/versions), or set register to true")
+		return 0, errUnregistered
 	}
 	if err := c.ask(ctx, http.MethodPost, subject+"/versions", body, &a); err != nil {
 		return 0, fmt.Errorf("register the schema: %w", err)
