@@ -44,7 +44,8 @@ dist: ## static binaries for PLATFORMS, man pages, completions and checksums, in
 .PHONY: packages
 packages: ## deb and rpm of build/dist, with nfpm on the PATH; VERSION=0.1.0
 	command -v nfpm > /dev/null || { echo "nfpm is not installed: github.com/goreleaser/nfpm"; exit 1; }
-	for arch in amd64 arm64; do for kind in deb rpm; do \
+	ls $(DIST)/streamd-linux-* > /dev/null 2>&1 || { echo "nothing for linux is in $(DIST): make dist"; exit 1; }
+	for arch in $$(cd $(DIST) && ls streamd-linux-* | sed s/streamd-linux-//); do for kind in deb rpm; do \
 	  ARCH=$$arch VERSION="$(VERSION)" nfpm package -f deploy/package/nfpm.yaml -p $$kind -t $(DIST)/; done; done
 
 .PHONY: test
