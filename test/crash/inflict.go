@@ -61,12 +61,15 @@ func (m *Campaign) again(h *Host, f Fault) (kills int, err error) {
 		return 0, err
 	}
 	if !dead { // nothing to restore, nothing to give up
-		m.Counts["recovery without "+f.Again]++
+		m.Counts[missedCount(f.Again)]++
 		return 0, nil
 	}
 	m.Counts["again at "+f.Again]++
 	return 1, h.Start()
 }
+
+// missedCount is what a fault is counted as whose second point was not reached.
+func missedCount(point string) string { return "recovery without " + point }
 
 // endTxnCount is what a kill is counted as that came when EndTxn was sent: the outcome was unknown to the process.
 func endTxnCount(handled bool) string { return fmt.Sprintf("EndTxn sent, handled %v", handled) }

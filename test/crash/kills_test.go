@@ -124,10 +124,17 @@ const finishLimit = 2 * time.Minute
 func inflict(m *Campaign, faults, leastKills int, draw func(random *rand.Rand, n, hosts int) Fault) (kills int, err error) {
 	random := rand.New(rand.NewPCG(m.config.Seed, 4))
 	for n := 0; n < faults || kills < leastKills; n++ {
-		k, err := m.Inflict(draw(random, n, len(m.Hosts)))
-		kills += k
-		if err = errors.Join(err, m.Check()); err != nil {
-			return kills, err
+		f := draw(random, n, len(m.Hosts))
+		for range 3 { // where the others did not come to lose a task, there was nothing to hit
+			missed := m.Counts[missedCount(f.Again)]
+			k, err := m.Inflict(f)
+			kills += k
+			if err = errors.Join(err, m.Check()); err != nil {
+				return kills, err
+			}
+			if !slices.Contains(rebalancePoints(), f.Again) || m.Counts[missedCount(f.Again)] == missed {
+				break
+			}
 		}
 	}
 	return kills, nil
