@@ -27,9 +27,9 @@ func nameArguments(cmd *cobra.Command) {
 			return nil
 		}
 		if why := argumentError(cmd.Use, args); why != "" {
-			return fmt.Errorf("%s\nUsage: %s", why, cmd.UseLine())
+			err = errors.New(why)
 		}
-		return errors.Join(err, fmt.Errorf("Usage: %s", cmd.UseLine()))
+		return fmt.Errorf("%w\nusage: %s", err, cmd.UseLine())
 	}
 }
 

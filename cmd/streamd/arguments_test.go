@@ -13,16 +13,16 @@ import (
 // Who forgets an argument is told its name, and how the command is called.
 func TestMissingArgumentsAreNamed(t *testing.T) {
 	for line, want := range map[string]string{
-		"doctor":                "streamd: FILE: missing\nUsage: streamd doctor FILE [flags]\n",
-		"run":                   "streamd: FILE: missing\nUsage: streamd run FILE... [flags]\n",
-		"validate":              "streamd: FILE|DIR|./...: missing\nUsage: streamd validate FILE|DIR|./... [flags]\n",
-		"dlq show":              "streamd: FILE and PARTITION@OFFSET: missing\nUsage: streamd dlq show FILE PARTITION@OFFSET [flags]\n",
+		"doctor":                "streamd: FILE: missing\nusage: streamd doctor FILE [flags]\n",
+		"run":                   "streamd: FILE: missing\nusage: streamd run FILE... [flags]\n",
+		"validate":              "streamd: FILE|DIR|./...: missing\nusage: streamd validate FILE|DIR|./... [flags]\n",
+		"dlq show":              "streamd: FILE and PARTITION@OFFSET: missing\nusage: streamd dlq show FILE PARTITION@OFFSET [flags]\n",
 		"dlq show a.yaml":       "streamd: PARTITION@OFFSET: missing\n",
 		"inspect id a.yaml":     "streamd: ID: missing\n",
 		"inspect store":         "streamd: FILE: missing\n",
 		"inspect store a b c d": "streamd: \"d\": unexpected, there is no such argument\n",
-		"leave":                 "streamd: FILE: missing\nUsage: streamd leave FILE --instance ID [flags]\n",
-		"doctor a.yaml b.yaml":  "streamd: \"b.yaml\": unexpected, there is no such argument\nUsage: streamd doctor FILE [flags]\n",
+		"leave":                 "streamd: FILE: missing\nusage: streamd leave FILE --instance ID [flags]\n",
+		"doctor a.yaml b.yaml":  "streamd: \"b.yaml\": unexpected, there is no such argument\nusage: streamd doctor FILE [flags]\n",
 		"status x":              "streamd: \"x\": unexpected, there is no such argument\n",
 		"bundle a.yaml b.yaml":  "streamd: \"b.yaml\": unexpected, there is no such argument\n",
 		"eval":                  "streamd: EXPR: missing\n",

@@ -53,18 +53,18 @@ func fails(t *testing.T, err error, away bool, words ...string) {
 }
 
 // blamed reads a value as a task does, again and again, until the value itself is to blame, and says how long that took.
-func blamed(t *testing.T, c *registry.Codec, now *clock, value []byte) (error, time.Duration) {
+func blamed(t *testing.T, c *registry.Codec, now *clock, value []byte) (time.Duration, error) {
 	t.Helper()
 	began := now.at
 	for range 1000 {
 		_, err := c.AppendJSON(nil, value)
 		if err == nil || !errors.Is(err, serde.ErrUnavailable) {
-			return err, now.at.Sub(began)
+			return now.at.Sub(began), err
 		}
 		now.at = now.at.Add(10 * time.Millisecond)
 	}
 	t.Fatalf("%x is nobody's fault after %v", value, now.at.Sub(began))
-	return nil, 0
+	return 0, nil
 }
 
 // TestRegistryAway: a registry that is away is no fault of a value. It is not asked all the time, and is used again when it is back; what
@@ -128,7 +128,7 @@ func TestWhoIsToBlame(t *testing.T) {
 	} {
 		codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, MaxSchemaBytes: 1000, Now: now.now}), registry.Output{Format: registry.Avro})
 		for range 2 { // from the registry, and from memory
-			err, _ := blamed(t, codec, now, c.value)
+			_, err := blamed(t, codec, now, c.value)
 			fails(t, err, false, c.words)
 		}
 	}
@@ -163,7 +163,7 @@ func TestSchemaComesLate(t *testing.T) {
 	reads(t, codec, wire(1, "\x02"), "1")
 
 	before := len(r.Requests())
-	err, took := blamed(t, codec, now, wire(2, "\x02"))
+	took, err := blamed(t, codec, now, wire(2, "\x02"))
 	fails(t, err, false, "no schema 2")
 	if n := len(r.Requests()) - before; n != 4 || took < time.Second || took > 2*time.Second {
 		t.Errorf("to blame after %d requests and %v, want 4 and 1.75 s", n, took)
@@ -175,7 +175,7 @@ func TestSchemaComesLate(t *testing.T) {
 	reads(t, codec, wire(2, "\x02"), "1")
 
 	// Of one that was to blame once, the next value waits for one answer only.
-	err, _ = blamed(t, codec, now, wire(3, "\x02"))
+	_, err = blamed(t, codec, now, wire(3, "\x02"))
 	fails(t, err, false, "no schema 3")
 	now.at = now.at.Add(11 * time.Second)
 	_, err = codec.AppendJSON(nil, wire(3, "\x02"))
@@ -188,7 +188,7 @@ func TestReferenceComesLate(t *testing.T) {
 	r.Add("a", "AVRO", `{"type":"record","name":"A","fields":[{"name":"b","type":"B"}]}`, registrytest.Reference{Name: "B", Subject: "b", Version: 1})
 	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{r.URL}, Now: now.now}), registry.Output{Format: registry.Avro})
 	value := wire(1, "\x02")
-	err, took := blamed(t, codec, now, value)
+	took, err := blamed(t, codec, now, value)
 	fails(t, err, false, `version 1 of subject "b"`)
 	if took < time.Second || took > 2*time.Second {
 		t.Errorf("to blame after %v, want 1.75 s", took)
