@@ -103,10 +103,11 @@ func hour() map[string]func(i int) float64 {
 			`streamd_rebalances_total`: func(i int) float64 {
 				return 1 + 2*is(i >= restarted && instance == "b") + is(i >= back && instance == "b")
 			},
-			`streamd_sink_errors_total{sink="s",kind="retryable"}`: func(i int) float64 { return 3 * is(i > 120) },
-			`streamd_ingress_failing{source="posted"}`:             func(i int) float64 { return is(i > 230 && i < 234) }, // a broker of three restarts
-			`streamd_data_dir_free_bytes`:                          func(i int) float64 { return 40e9 - 1e6*float64(i) },
-			`streamd_data_dir_size_bytes`:                          func(int) float64 { return 100e9 },
+			`streamd_sink_errors_total{sink="s",kind="retryable"}`:        func(i int) float64 { return 3 * is(i > 120) },
+			`streamd_global_table_as_of_timestamp_seconds{table="rates"}`: func(i int) float64 { return float64(i*scrapeSeconds) - 5 },
+			`streamd_ingress_failing{source="posted"}`:                    func(i int) float64 { return is(i > 230 && i < 234) }, // a broker of three restarts
+			`streamd_data_dir_free_bytes`:                                 func(i int) float64 { return 40e9 - 1e6*float64(i) },
+			`streamd_data_dir_size_bytes`:                                 func(int) float64 { return 100e9 },
 		} {
 			f := f
 			series[with(name, instance)] = func(i int) float64 {
@@ -228,6 +229,7 @@ func TestAnHourThatIsNotNormal(t *testing.T) {
 		"StreamdBloomSaturated":         {`streamd_dedup_bloom_false_positive_ratio{operator="d"}`, func(int) float64 { return 0.3 }},
 		"StreamdSinkFailing":            {`streamd_sink_errors_total{sink="s",kind="retryable"}`, func(i int) float64 { return float64(i) }},
 		"StreamdIngressFailing":         {`streamd_ingress_failing{source="posted"}`, func(i int) float64 { return is(i > 230) }},
+		"StreamdGlobalTableStale":       {`streamd_global_table_as_of_timestamp_seconds{table="rates"}`, func(int) float64 { return 600 }},
 		"StreamdRestoreSlow":            {`streamd_tasks{state="restoring"}`, func(int) float64 { return 1 }},
 		"StreamdRebalanceStorm":         {`streamd_rebalances_total`, func(i int) float64 { return float64(i) }},
 		"StreamdDiskFull":               {`streamd_data_dir_free_bytes`, func(int) float64 { return 5e9 }},
