@@ -134,7 +134,7 @@ func (p *plan) buildSource(b *topology.Builder, s *sourcePlan) *stream {
 		opts = append(opts, topology.IDPosition())
 	}
 	if s.entrance != "" {
-		opts = append(opts, topology.EnteredBy(s.entrance, s.identified))
+		opts = append(opts, topology.EnteredBy(s.entrance, s.identified, s.bounds...))
 	}
 	if at := p.sourceTime(s); at != nil {
 		opts = append(opts, topology.Timestamp(at))

@@ -20,6 +20,7 @@ type Ingress struct {
 	HTTP       *HTTPIngress
 	File       *FileIngress
 	TCP        *TCPIngress
+	Table      *TableIngress
 }
 
 // TCPIngress takes lines of TCP connections. Zero values stand for the defaults.
@@ -69,6 +70,8 @@ func ingressKinds() []ingressKind {
 		{"http", "Records are sent with HTTP requests.", (*planner).httpIngress, referenceOfHTTP},
 		{"file", "Records are the lines of files.", (*planner).fileIngress, referenceOfFiles},
 		{"tcp", "Records are lines that are sent over TCP connections.", (*planner).tcpIngress, referenceOfTCP},
+		{"postgres", "Records are the new rows of a table in PostgreSQL.", (*planner).postgresIngress, referenceOfPostgres},
+		{"mysql", "Records are the new rows of a table in MySQL or MariaDB.", (*planner).mysqlIngress, referenceOfMySQL},
 	}
 }
 
@@ -272,7 +275,7 @@ func IngressOwner(pipeline, id string) (source, owner string, ok bool) {
 	return source, owner, ours && ok
 }
 
-// PositionsTopic is the topic that holds how far the files of a source were read.
+// PositionsTopic is the topic that holds how far the files or the table of a source were read.
 func PositionsTopic(pipeline, source string) string { return pipeline + "-" + source + "-positions" }
 
 // address is where it listens; empty: nowhere.
@@ -317,6 +320,8 @@ func (in *Ingress) Way() string {
 		return ", from files " + strings.Join(in.File.Paths, ", ")
 	case in.TCP != nil:
 		return ", from tcp " + in.TCP.Address
+	case in.Table != nil:
+		return fmt.Sprintf(", from table %s of %s by %s", in.Table.Table, in.Table.database, in.Table.Column)
 	case in.HTTP != nil:
 		return ", from http " + in.HTTP.Address + in.HTTP.Path
 	}
@@ -386,8 +391,9 @@ func referenceOfTCP() Section {
 // referenceOfIngress is a field of the source and a section for each way in.
 func referenceOfIngress() (fields []Field, sections []Section) {
 	for _, k := range ingressKinds() {
-		fields = append(fields, Field{Name: k.name, Kind: KindSection, Section: k.name, Doc: fmt.Sprintf("%s They are appended to the topic, which is made if it is missing.", k.doc)})
-		sections = append(sections, k.reference())
+		section := k.reference()
+		fields = append(fields, Field{Name: k.name, Kind: KindSection, Section: section.Name, Doc: fmt.Sprintf("%s They are appended to the topic, which is made if it is missing.", k.doc)})
+		sections = append(sections, section)
 	}
 	return fields, sections
 }

@@ -125,6 +125,8 @@ sources:
   posted: {topic: posted, http: {address: "127.0.0.1:9000"}}
   lines: {topic: lines, file: {paths: [a]}}
   sent: {topic: sent, tcp: {address: "127.0.0.1:9001"}}
+  rows-a: {topic: rows-a, postgres: {dsn: "postgres://a@b/c", table: t, column: id}}
+  rows-b: {topic: rows-b, mysql: {dsn: "a:b@tcp(c:1)/d", table: t, column: id}}
 tables: {rows: {topic: rows, type: T}}
 steps:
   - {name: unique, from: in, dedup: {id: value.a, retention: 7d, scope: partition}}
@@ -143,6 +145,8 @@ steps:
   - {name: out-posted, from: posted, to: {topic: out-posted}}
   - {name: out-lines, from: lines, to: {topic: out-lines}}
   - {name: out-sent, from: sent, to: {topic: out-sent}}
+  - {name: out-rows-a, from: rows-a, to: {topic: out-rows-a}}
+  - {name: out-rows-b, from: rows-b, to: {topic: out-rows-b}}
 tests:
   - {name: t, input: [{source: in, headers: {a: b}}], expect: {out: [{key: a}]}}
 `
@@ -172,6 +176,9 @@ func TestReferenceIsWhatIsRead(t *testing.T) {
 		}
 		if name == "http" && slices.Contains(o.known, "url") {
 			name = "http-target" // a source has one, too
+		}
+		if slices.Contains(o.known, "column") {
+			name += "-source" // and a step
 		}
 		s, ok := sections[name]
 		if !ok {

@@ -61,8 +61,9 @@ type sourcePlan struct {
 	codec          *registry.Codec // of values whose schema is in the registry; nil: others
 	table          bool            // a record without a value deletes a row
 
-	entrance   topology.Entrance // "": others produce to the topic
-	identified bool              // with entrance: the sender gives records their IDs
+	entrance   topology.Entrance  // "": others produce to the topic
+	identified bool               // with entrance: the sender gives records their IDs
+	bounds     []topology.Finding // with entrance: what its level rests on
 }
 
 type stepPlan struct {

@@ -240,6 +240,8 @@ func (n *node) sourceID() (idClass, string) {
 		return idPosition, "its position"
 	case o.entrance == EnteredByFile:
 		return idPosition, fmt.Sprintf("header %q: the file and the line's place in it", DefaultIDHeader)
+	case o.entrance == EnteredByTable:
+		return idProducer, fmt.Sprintf("header %q: the source, the table and the row's number", DefaultIDHeader)
 	case o.entrance != "" && o.identified:
 		return idProducer, fmt.Sprintf("header %q, as its sender gives it", DefaultIDHeader)
 	case o.entrance != "":
@@ -293,6 +295,9 @@ func boundsOf(n *node, w waypoint, readers map[string]*node) []Finding {
 	}
 	if n.opts.onMissing == Forward {
 		note("a record without a usable ID passes, and its repeats do, too", "stop, or send it to the dead letter topic")
+	}
+	for _, b := range n.opts.bounds {
+		note(b.What, b.Remedy)
 	}
 	if n.external != nil {
 		if c, ok := n.external.Target.(sink.Conditional); ok {

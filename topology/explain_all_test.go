@@ -33,6 +33,7 @@ func explainedSources() []explainedSource {
 		{name: "topic", class: "kafka"},
 		{name: "topic by position", opts: []SourceOption{IDPosition()}, class: "kafka"},
 		{name: "file", opts: []SourceOption{EnteredBy(EnteredByFile, false)}, class: "file"},
+		{name: "table", opts: []SourceOption{EnteredBy(EnteredByTable, true)}, id: true, class: "table"},
 		{name: "HTTP with IDs", opts: []SourceOption{EnteredBy(EnteredByHTTP, true)}, again: true, id: true, class: "http"},
 		{name: "HTTP", opts: []SourceOption{EnteredBy(EnteredByHTTP, false)}, again: true, noID: true, class: "http"},
 		{name: "acknowledged lines with IDs", opts: []SourceOption{EnteredBy(EnteredByLines, true)}, again: true, id: true, class: "lines"},

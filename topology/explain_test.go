@@ -3,6 +3,7 @@ package topology
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -170,6 +171,7 @@ func TestExplainEntrances(t *testing.T) {
 	}{
 		{"", false, false, ExactlyOnce, "position"},
 		{EnteredByFile, false, false, ExactlyOnce, "position"},
+		{EnteredByTable, true, false, ExactlyOnce, "producer"},
 		{EnteredByHTTP, true, false, AtLeastOnce, "producer"},
 		{EnteredByHTTP, true, true, ExactlyOnce, "producer"},
 		{EnteredByHTTP, false, true, AtLeastOnce, "none"},
@@ -181,7 +183,7 @@ func TestExplainEntrances(t *testing.T) {
 		b := New("app")
 		var opts []SourceOption
 		if c.by != "" {
-			opts = append(opts, EnteredBy(c.by, c.identified))
+			opts = append(opts, EnteredBy(c.by, c.identified, Finding{What: "what it rests on", Remedy: "hold to it"}))
 		}
 		in := From(b, "in", text, text, opts...)
 		if c.dedup {
@@ -202,6 +204,9 @@ func TestExplainEntrances(t *testing.T) {
 		}
 		if (len(e.Lowered) == 0) != (c.want == ExactlyOnce) {
 			t.Errorf("%q: %+v", c.by, e.Lowered)
+		}
+		if bound := (Finding{Operator: "in", What: "what it rests on", Remedy: "hold to it"}); slices.Contains(e.Bounds, bound) != (c.by != "") {
+			t.Errorf("%q: bounds %+v", c.by, e.Bounds)
 		}
 	}
 }

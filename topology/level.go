@@ -52,6 +52,7 @@ const (
 	sourceClaimed     sourceClass = "claimed"     // kafka, whose offset is committed before what follows from the records
 	sourceRepartition sourceClass = "repartition" // kafka, written by the same application in transactions
 	sourceFile        sourceClass = "file"        // can be read again from a position that is committed
+	sourceTable       sourceClass = "table"       // as a file; under the bounds that its reader names
 	sourceHTTP        sourceClass = "http"        // the client sends again until it has an answer
 	sourceLines       sourceClass = "lines"       // a socket whose sender waits for the acknowledgement, and sends again
 	sourceSocket      sourceClass = "socket"      // what is not durable at a crash is gone
@@ -140,7 +141,7 @@ func weakerID(a, b idClass) idClass {
 
 // replayable says whether a source can be read again from a place that was committed.
 func (s sourceClass) replayable() bool {
-	return s == sourceKafka || s == sourceClaimed || s == sourceRepartition || s == sourceFile
+	return s == sourceKafka || s == sourceClaimed || s == sourceRepartition || s == sourceFile || s == sourceTable
 }
 
 // from is the flow out of a source.

@@ -18,8 +18,9 @@ type options struct {
 	idPosition bool
 	onMissing  Action
 
-	entrance   Entrance // "": records are produced to the topic by others
-	identified bool     // with entrance: the header record-id is the sender's
+	entrance   Entrance  // "": records are produced to the topic by others
+	identified bool      // with entrance: the header record-id is the sender's
+	bounds     []Finding // with entrance: what its class rests on
 
 	timestamp       any // func(record.Record[K, V]) (time.Time, error)
 	timestampHeader *string

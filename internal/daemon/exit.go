@@ -6,6 +6,7 @@ import (
 	"io/fs"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/sink"
@@ -66,6 +67,13 @@ func ExitCode(err error) int {
 	var setup *sink.SetupError
 	if errors.As(err, &setup) {
 		if setup.Rights {
+			return ExitNotAllowed
+		}
+		return ExitConfig
+	}
+	var source *ingress.SetupError
+	if errors.As(err, &source) {
+		if source.Rights {
 			return ExitNotAllowed
 		}
 		return ExitConfig

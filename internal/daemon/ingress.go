@@ -21,6 +21,7 @@ import (
 	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/processor"
 )
 
 // Defaults of sources outside of Kafka.
@@ -163,6 +164,8 @@ func (o *opening) open(ctx context.Context, in *entrances) (entrance, error) {
 		return o.files(ctx, topic)
 	case o.source.Ingress.TCP != nil:
 		return o.lines(topic, in)
+	case o.source.Ingress.Table != nil:
+		return o.table(ctx, topic)
 	}
 	return o.http(topic, in)
 }
@@ -242,19 +245,74 @@ func (o *opening) files(ctx context.Context, topic broker.Topic) (entrance, erro
 		}
 		owner = name
 	}
-	positions, err := o.ensure(ctx, broker.Topic{Name: pipeline.PositionsTopic(o.p.Name, o.source.Name), Partitions: 1, Replicas: -1, Cleanup: broker.Compact})
+	positions, err := o.positions(ctx)
 	if err != nil {
 		return entrance{}, err
 	}
-	if positions.Cleanup != broker.Compact || positions.Partitions != 1 {
-		return entrance{}, fmt.Errorf("%w: topic %q has cleanup.policy %s and %d partitions, want compact and 1: else positions would be lost, and files be read again",
-			ErrConfig, positions.Name, positions.Cleanup, positions.Partitions)
-	}
 	files := ingress.NewFiles(ingress.FilesConfig{
-		Paths: f.Paths, Exclude: f.Exclude, Owner: owner, Positions: positions.Name,
+		Paths: f.Paths, Exclude: f.Exclude, Owner: owner, Positions: positions,
 		MaxLine: f.MaxLine, SkipLong: f.SkipLong, Poll: f.Poll, LastLine: f.LastLine,
 	}, o.newLog(topic, owner))
 	return o.entrance(files.Run, "source reads files", "paths", f.Paths, "owner", owner), nil
+}
+
+// positions is the topic that holds how far a source was read, made if it is not there.
+func (o *opening) positions(ctx context.Context) (string, error) {
+	t, err := o.ensure(ctx, broker.Topic{Name: pipeline.PositionsTopic(o.p.Name, o.source.Name), Partitions: 1, Replicas: -1, Cleanup: broker.Compact})
+	if err != nil {
+		return "", err
+	}
+	if t.Cleanup != broker.Compact || t.Partitions != 1 {
+		return "", fmt.Errorf("%w: topic %q has cleanup.policy %s and %d partitions, want compact and 1: else positions would be lost, and all be read again",
+			ErrConfig, t.Name, t.Cleanup, t.Partitions)
+	}
+	return t.Name, nil
+}
+
+// table reads a table of a database. That it can be read is seen before anything begins.
+func (o *opening) table(ctx context.Context, topic broker.Topic) (entrance, error) {
+	t := o.source.Ingress.Table
+	rows, err := t.Open(o.p.Name, o.source.Name)
+	if err != nil {
+		return entrance{}, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := awaitTable(ctx, rows, o.c.Startup, o.source.Name, o.log); err != nil {
+		return entrance{}, errors.Join(err, rows.Close())
+	}
+	positions, err := o.positions(ctx)
+	if err != nil {
+		return entrance{}, errors.Join(err, rows.Close())
+	}
+	// One name for all instances: of them one reads.
+	const owner = "table"
+	table := ingress.NewTable(ingress.TableConfig{Table: t.Table, KeyField: t.KeyField, After: t.After, Positions: positions, Poll: t.Poll}, rows,
+		func() *ingress.Log { return o.newLog(topic, owner) })
+	return o.entrance(table.Run, "source reads a table", "table", t.Table, "column", t.Column), nil
+}
+
+// awaitTable looks whether a table can be read, and waits for its server as long as a start may.
+func awaitTable(ctx context.Context, rows ingress.Rows, patience time.Duration, source string, log *slog.Logger) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for n := 0; ; n++ {
+		err := rows.Check(ctx)
+		var setup *ingress.SetupError
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &setup):
+			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", processor.ErrTarget, err)
+		case n == 0:
+			log.Warn("the database does not answer; trying again until the startup timeout", "source", source, "err", err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", processor.ErrTarget, err)
+		}
+	}
 }
 
 func (o *opening) lines(topic broker.Topic, in *entrances) (entrance, error) {
@@ -287,9 +345,17 @@ func securityOf(s pipeline.Source) HTTPSecurity {
 	return HTTPSecurity{CertFile: h.CertFile, KeyFile: h.KeyFile, ClientCAFile: h.ClientCAFile, TokenFile: h.TokenFile, source: s.Name}
 }
 
-// CheckSource looks at the files that a source outside of Kafka needs. It opens no port and reads nothing.
-func CheckSource(s pipeline.Source) error {
+// CheckSource looks at the files, or the table, that a source outside of Kafka needs. It opens no port and reads nothing.
+func CheckSource(ctx context.Context, p *pipeline.Pipeline, s pipeline.Source) error {
 	switch {
+	case s.Ingress.Table != nil:
+		rows, err := s.Ingress.Table.Open(p.Name, s.Name)
+		if err == nil {
+			err = errors.Join(rows.Check(ctx), rows.Close())
+		}
+		if err != nil {
+			return fmt.Errorf("source %q: %w", s.Name, err)
+		}
 	case s.Ingress.HTTP != nil:
 		return securityOf(s).validate()
 	case s.Ingress.File != nil:

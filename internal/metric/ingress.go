@@ -35,6 +35,10 @@ func IngressCatalogue() []Def {
 		{Name: "streamd_ingress_files", Type: Gauge, Help: "Files that the source reads.", Labels: []string{"source"}},
 		{Name: "streamd_ingress_file_lag_bytes", Type: Gauge, Help: "Bytes of its files that were not read yet, the last part of a line that has no end yet left out.", Labels: []string{"source"}},
 		{Name: "streamd_ingress_long_lines_total", Type: Counter, Help: "Lines that were passed over since they are too long.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_table_reading", Type: Gauge, Help: "1 while this process reads the table, 0 while another one does or the database is away.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_table_lag_numbers", Type: Gauge, Help: "Numbers that the table has given out beyond those that were read, also of rows that were rolled back or deleted.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_table_undecided_seconds", Type: Gauge, Help: "How long rows have waited, so far, until it is decided that none with a lower number comes.", Labels: []string{"source"}},
+		{Name: "streamd_ingress_table_failing", Type: Gauge, Help: "1 while the table cannot be read, else 0.", Labels: []string{"source"}},
 		{Name: "streamd_ingress_queued_bytes", Type: Gauge, Help: "Bytes of requests and lines that are being read or wait for Kafka.", Labels: []string{"source"}},
 	}
 }
@@ -102,17 +106,32 @@ func (in *Ingress) Refused(source string, why Refusal) {
 
 // Failing says whether Kafka takes nothing from the source.
 func (in *Ingress) Failing(source string, failing bool) {
-	v := 0.0
-	if failing {
-		v = 1
-	}
-	in.gauges["streamd_ingress_failing"].WithLabelValues(source).Set(v)
+	in.gauges["streamd_ingress_failing"].WithLabelValues(source).Set(truth(failing))
 }
 
 // Files says how many files are read, and how much is left of them.
 func (in *Ingress) Files(source string, n int, lag int64) {
 	in.gauges["streamd_ingress_files"].WithLabelValues(source).Set(float64(n))
 	in.gauges["streamd_ingress_file_lag_bytes"].WithLabelValues(source).Set(float64(lag))
+}
+
+// Table says whether this process reads the table, how many numbers are left, and how long rows have waited to be decided.
+func (in *Ingress) Table(source string, reading bool, lag int64, undecided time.Duration) {
+	in.gauges["streamd_ingress_table_reading"].WithLabelValues(source).Set(truth(reading))
+	in.gauges["streamd_ingress_table_lag_numbers"].WithLabelValues(source).Set(float64(lag))
+	in.gauges["streamd_ingress_table_undecided_seconds"].WithLabelValues(source).Set(undecided.Seconds())
+}
+
+// TableFailing says whether the table cannot be read.
+func (in *Ingress) TableFailing(source string, failing bool) {
+	in.gauges["streamd_ingress_table_failing"].WithLabelValues(source).Set(truth(failing))
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // LongLine counts a line that was passed over.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/serde"
@@ -90,7 +91,7 @@ func Doctor(ctx context.Context, p *pipeline.Pipeline, dir string) (*Examination
 	d.schemas(ctx)
 	d.state(dir)
 	d.disk(dir)
-	d.sources()
+	d.sources(ctx)
 	return d.out, nil
 }
 
@@ -145,12 +146,23 @@ func (d *doctor) state(dir string) {
 }
 
 // sources looks at what brings records in. Whether a port is free is not asked: the pipeline may be running.
-func (d *doctor) sources() {
+func (d *doctor) sources(ctx context.Context) {
 	for _, s := range d.p.Sources {
 		if s.Ingress == nil {
 			continue
 		}
-		if err := daemon.CheckSource(s); err != nil {
+		ctx, cancel := context.WithTimeout(ctx, targetTimeout)
+		err := daemon.CheckSource(ctx, d.p, s)
+		cancel()
+		var setup *ingress.SetupError
+		switch {
+		case errors.As(err, &setup):
+			d.note("sources", Failure, setup.Remedy, "source %q: %v", s.Name, setup.Err).kind = err
+			continue
+		case err != nil && s.Ingress.Table != nil:
+			d.note("sources", Failure, "a start waits for it, until --startup-timeout", "%v", err).kind = processor.ErrTarget
+			continue
+		case err != nil:
 			d.note("sources", Failure, "correct the pipeline file, or the file that it names", "%v", err)
 			continue
 		}

@@ -1,0 +1,268 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/simbroker"
+)
+
+// table is a table in memory. Of its rows those up to decided are decided.
+type table struct {
+	rows           []int64
+	decided, given int64
+	reader         any // whose it is
+	away           error
+	columns        string
+}
+
+// fakeRows reads it.
+type fakeRows struct {
+	t     *table
+	begun bool
+}
+
+func (f *fakeRows) Check(context.Context) error { return f.t.away }
+func (f *fakeRows) Close() error                { f.End(); return nil }
+
+func (f *fakeRows) End() {
+	if f.begun && f.t.reader == f {
+		f.t.reader = nil
+	}
+	f.begun = false
+}
+
+func (f *fakeRows) Begin(context.Context) (bool, error) {
+	if f.t.away != nil {
+		return false, f.t.away
+	}
+	if f.t.reader != nil {
+		return false, nil
+	}
+	f.t.reader, f.begun = f, true
+	return true, nil
+}
+
+func (f *fakeRows) Decided(_ context.Context, after int64) (Decision, error) {
+	d := Decision{UpTo: max(after, f.t.decided), Given: f.t.given}
+	if f.t.given > f.t.decided {
+		d.Undecided = "a writer"
+	}
+	return d, f.t.away
+}
+
+func (f *fakeRows) Read(_ context.Context, after, upTo int64, add func(Row) bool) (bool, error) {
+	slices.Sort(f.t.rows)
+	for _, n := range f.t.rows {
+		if n > after && n <= upTo && !add(Row{n, fmt.Appendf(nil, `{"id":%d%s}`, n, f.t.columns)}) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// tableRig is a table that is read until nothing is new.
+type tableRig struct {
+	*rig
+	table *table
+	cfg   TableConfig
+}
+
+func newTableRig(t *testing.T) *tableRig {
+	r := &tableRig{rig: newRig(t), table: &table{}, cfg: TableConfig{Table: "orders", Positions: positionsTopic, Poll: time.Hour}}
+	if err := r.b.Client("setup").CreateTopic(t.Context(), broker.Topic{Name: positionsTopic, Partitions: 1, Cleanup: broker.Compact}); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// run is a process that ends when idle is called the n-th time: it waits for something then.
+func (r *tableRig) run(waits int, idle func(time.Duration)) (err error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	rows := &fakeRows{t: r.table}
+	x := NewTable(r.cfg, rows, r.log)
+	x.pause = func(_ context.Context, d time.Duration) error {
+		if idle != nil {
+			idle(d)
+		}
+		if waits--; waits <= 0 {
+			cancel()
+			return ctx.Err()
+		}
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			if _, ok := p.(simbroker.Crash); !ok {
+				panic(p)
+			}
+			err = errors.New("killed")
+			if r.table.reader == rows {
+				r.table.reader = nil // its session has ended
+			}
+		}
+	}()
+	return x.Run(ctx)
+}
+
+func (r *tableRig) want(numbers ...int64) {
+	r.t.Helper()
+	want := map[string]int{}
+	for _, n := range numbers {
+		want[fmt.Sprintf("s/orders/%d", n)]++
+	}
+	got := r.counts()
+	for id, n := range got {
+		if want[id] != n {
+			r.t.Errorf("%s stands %d times, want %d", id, n, want[id])
+		}
+	}
+	if len(got) != len(want) {
+		r.t.Errorf("%d rows, want %d", len(got), len(want))
+	}
+}
+
+// Only what is decided is read, and each row once, also by the next process.
+func TestTableIsReadAsFarAsItIsDecided(t *testing.T) {
+	r := newTableRig(t)
+	r.table.rows, r.table.decided, r.table.given = []int64{1, 2, 9}, 2, 9
+	if err := r.run(1, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.want(1, 2)
+	r.table.rows, r.table.decided = append(r.table.rows, 5, 7), 9
+	for range 2 {
+		if err := r.run(1, nil); err != nil {
+			t.Fatal(err)
+		}
+		r.want(1, 2, 5, 7, 9)
+	}
+}
+
+// Whichever request meets whichever fault, each row is there once, without a dedup step.
+func TestTableEveryFault(t *testing.T) {
+	for name, act := range map[string]simbroker.Action{
+		"request lost": {Verdict: simbroker.LoseRequest},
+		"answer lost":  {Verdict: simbroker.LoseAnswer},
+		"late":         {Verdict: simbroker.Hold, Requests: 3},
+		"twice":        {Verdict: simbroker.Repeat, Requests: 2},
+		"killed":       {Verdict: simbroker.CrashBefore},
+		"killed after": {Verdict: simbroker.CrashAfter},
+		"moving":       {Verdict: simbroker.Refuse, Code: simbroker.CoordinatorLoadInProgress},
+		"unknown":      {Verdict: simbroker.HandleThenFail, Code: simbroker.CoordinatorNotAvailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for n := 1; ; n++ {
+				r := newTableRig(t)
+				first, hit := r.b.Calls(), false
+				r.b.SetFault(func(c simbroker.Call) simbroker.Action {
+					if hit || c.N != first+n {
+						return simbroker.Action{}
+					}
+					hit = true
+					return act
+				})
+				var want []int64
+				for round := range int64(3) {
+					for i := range int64(3) {
+						want = append(want, 10*round+i+1)
+					}
+					r.table.rows, r.table.decided, r.table.given = want, want[len(want)-1], want[len(want)-1]
+					for range 2 { // the second one is for a process that was killed, or fenced by a request that came late
+						_ = r.run(3, nil)
+					}
+				}
+				r.b.DeliverHeld()
+				r.want(want...)
+				if !hit || t.Failed() {
+					t.Logf("%d requests", n)
+					break
+				}
+			}
+		})
+	}
+}
+
+// Two processes: one stands by as long as the other one reads. If it takes over while the other one believes to read, that one is fenced, writes nothing any more,
+// and does not end.
+func TestTableIsReadByOne(t *testing.T) {
+	r := newTableRig(t)
+	r.table.rows, r.table.decided, r.table.given = []int64{1, 2}, 2, 2
+	waited := 0
+	err := r.run(4, func(d time.Duration) {
+		switch waited++; waited {
+		case 1: // the lock is lost without its holder knowing
+			r.want(1, 2)
+			r.table.reader = nil
+			r.table.rows, r.table.decided, r.table.given = []int64{1, 2, 3}, 3, 3
+			if err := r.run(1, nil); err != nil {
+				t.Error(err)
+			}
+			r.want(1, 2, 3)
+			r.table.rows, r.table.decided, r.table.given = []int64{1, 2, 3, 4}, 4, 4
+			r.table.reader = "the other one"
+		case 2, 3:
+			if d != standBy {
+				t.Errorf("it waits %v, want to stand by", d)
+			}
+			r.want(1, 2, 3)
+			if waited == 3 {
+				r.table.reader = nil
+			}
+		}
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	r.want(1, 2, 3, 4)
+}
+
+// A database that is away is waited for; a table that began anew, and one that is not as it must be, end the source.
+func TestTableFails(t *testing.T) {
+	r := newTableRig(t)
+	r.table.rows, r.table.decided, r.table.given = []int64{7}, 7, 7
+	r.table.away = errors.New("away")
+	if err := r.run(3, func(time.Duration) { r.table.away = nil }); err != nil {
+		t.Fatal(err)
+	}
+	r.want(7)
+	r.table.rows, r.table.decided, r.table.given = []int64{1, 2}, 2, 2
+	var setup *SetupError
+	if err := r.run(1, nil); !errors.As(err, &setup) || !strings.Contains(err.Error(), "read up to number 7, but has given out 2 only") {
+		t.Error(err)
+	}
+	r.want(7)
+	r.table.given, r.table.decided, r.table.rows = 9, 9, []int64{8, 9}
+	r.table.columns, r.cfg.KeyField = `,"k":1.5`, "k"
+	if err := r.run(1, nil); !errors.As(err, &setup) || !strings.Contains(err.Error(), `row 8 of table "orders": field "k"`) {
+		t.Error(err)
+	}
+	r.table.away = &SetupError{Err: errors.New("gone"), Remedy: "bring it back"}
+	if err := r.run(1, nil); !errors.As(err, &setup) {
+		t.Error(err)
+	}
+}
+
+// The first number may be chosen as long as nothing was read; a sequence that has not got so far yet is no table that began anew.
+func TestTableAfter(t *testing.T) {
+	r := newTableRig(t)
+	r.cfg.After = 2
+	if err := r.run(1, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.table.rows, r.table.decided, r.table.given = []int64{1, 2, 3}, 3, 3
+	for _, after := range []int64{2, 100} {
+		r.cfg.After = after
+		if err := r.run(1, nil); err != nil {
+			t.Fatal(err)
+		}
+		r.want(3)
+	}
+}

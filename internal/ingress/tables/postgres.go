@@ -1,0 +1,388 @@
+package tables
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/streamd/streamd/internal/ingress"
+)
+
+// PostgreSQL makes the rows of a table there. It does not connect.
+//
+// All up to the highest number that is to be seen, H, is decided when those who may have a lower one have ended. An INSERT takes a lock on the table
+// (RowExclusiveLock) before its column's default takes a number from the sequence, and holds it to the end of its transaction. The sequence
+// gives lower numbers out earlier: who got one below H had it before H was given out, so before H was committed and to be seen. Hence, whoever
+// still writes with such a number holds that lock when H has been seen.
+func PostgreSQL(c Config) (ingress.Rows, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	pc, err := pgx.ParseConfig(c.DSN)
+	if err != nil {
+		return nil, fmt.Errorf("the DSN: %w", err) // without the password: pgx leaves it out
+	}
+	if pc.ConnectTimeout == 0 {
+		pc.ConnectTimeout = 10 * time.Second
+	}
+	return &postgres{base: base{
+		cfg: c, name: "postgres", db: stdlib.OpenDB(*pc), means: postgresMeans,
+		session: []string{
+			"SET application_name = 'streamd'", "SET TimeZone = 'UTC'", "SET DateStyle = 'ISO'", "SET IntervalStyle = 'iso_8601'", "SET extra_float_digits = 1",
+			"SET default_transaction_isolation = 'read committed'", "SET default_transaction_read_only = on",
+		},
+		grant: "GRANT SELECT ON " + c.Table + " and on the sequence of its numbers, to the user of the DSN",
+	}}, nil
+}
+
+type postgres struct {
+	base
+	table    int64 // its OID
+	sequence int64 // its OID
+	query    string
+
+	decided int64
+	high    int64           // the number whose predecessors are waited for; not above decided: none is
+	writers map[string]bool // whom that waits for: virtual transactions
+}
+
+func postgresMeans(err error) meaning {
+	var e *pgconn.PgError
+	if !errors.As(err, &e) || len(e.Code) < 2 {
+		return temporary
+	}
+	switch {
+	case e.Code == "42501", e.Code[:2] == "28":
+		return rights
+	case slices.Contains([]string{"42", "3D", "3F", "22"}, e.Code[:2]):
+		return setup
+	}
+	return temporary
+}
+
+// Check implements ingress.Rows.
+func (p *postgres) Check(ctx context.Context) error {
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	conn, err := p.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // what matters has been said
+	return p.look(ctx, conn)
+}
+
+// Begin implements ingress.Rows.
+func (p *postgres) Begin(ctx context.Context) (mine bool, err error) {
+	p.End()
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	if p.conn, err = p.connect(ctx); err != nil {
+		return false, err
+	}
+	_, lock := p.cfg.lockName()
+	err = p.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", lock).Scan(&mine)
+	if err == nil && mine {
+		// As it is now: it may be another table than it was.
+		err = p.look(ctx, p.conn)
+	}
+	if err != nil || !mine {
+		p.End()
+	}
+	p.decided, p.high, p.writers = 0, 0, nil
+	if err != nil {
+		return false, p.failed("take the lock", err)
+	}
+	return mine, nil
+}
+
+// regclass is the table's name as to_regclass reads it.
+func (p *postgres) regclass() string {
+	return pgx.Identifier(strings.Split(p.cfg.Table, ".")).Sanitize()
+}
+
+// look holds the table to what the waiting for writers rests on.
+func (p *postgres) look(ctx context.Context, conn *sql.Conn) error {
+	var kind, persistence string
+	var children, leaf, replica, hidden bool
+	err := conn.QueryRowContext(ctx, `
+		SELECT c.oid::bigint, c.relkind::text, c.relpersistence::text, c.relispartition, pg_is_in_recovery(), row_security_active(c.oid),
+		       EXISTS (SELECT 1 FROM pg_inherits i WHERE i.inhparent = c.oid)
+		FROM pg_class c WHERE c.oid = to_regclass($1)`, p.regclass()).
+		Scan(&p.table, &kind, &persistence, &leaf, &replica, &hidden, &children)
+	table := p.cfg.Table
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return p.refuse("create it, or name its schema", "table %q is not there, or not to be seen with these rights", table)
+	case err != nil:
+		return p.failed("look at the table", err)
+	case replica:
+		return p.refuse("connect to the primary", "this server is a replica: it does not know who writes on the primary")
+	case kind != "r" || children || leaf:
+		return p.refuse("read a table without partitions and children, such as an outbox", "%q is no ordinary table: who writes a part of it does not hold the lock that shows him before he has a number", table)
+	case persistence == "t":
+		return p.refuse("read an ordinary table", "%q is a temporary table", table)
+	case hidden:
+		return p.refuse("give the user BYPASSRLS, or read another table", "row security hides rows of %q from this user: they would never be read", table)
+	}
+	return p.lookColumns(ctx, conn)
+}
+
+type pgColumn struct{ name, typ string }
+
+func (p *postgres) lookColumns(ctx context.Context, conn *sql.Conn) error {
+	rows, err := conn.QueryContext(ctx, `
+		SELECT a.attnum::int, a.attname::text, format_type(COALESCE(NULLIF(t.typbasetype, 0), t.oid), NULL), a.attnotnull OR t.typnotnull, a.attidentity::text,
+		       COALESCE((SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated = ''), ''),
+		       EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+		               AND i.indnkeyatts = 1 AND i.indkey[0] = a.attnum)
+		FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+		WHERE a.attrelid = $1::bigint::oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum`, p.table)
+	if err != nil {
+		return p.failed("look at the columns", err)
+	}
+	defer func() { _ = rows.Close() }() // Err says what matters
+	var all []pgColumn
+	var names []string
+	number := 0
+	for rows.Next() {
+		var n int
+		var c pgColumn
+		var filled, unique bool
+		var identity, def string
+		if err := rows.Scan(&n, &c.name, &c.typ, &filled, &identity, &def, &unique); err != nil {
+			return p.failed("look at the columns", err)
+		}
+		all, names = append(all, c), append(names, c.name)
+		if c.name != p.cfg.Column {
+			continue
+		}
+		number = n
+		sequenced := identity != "" || strings.HasPrefix(def, "nextval(") && strings.HasSuffix(def, "::regclass)")
+		if err := p.fits(c.typ, filled, unique, sequenced); err != nil {
+			return err
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return p.failed("look at the columns", err)
+	}
+	if number == 0 {
+		return p.refuse("name one that is there: "+strings.Join(names, ", "), "table %q has no column %q", p.cfg.Table, p.cfg.Column)
+	}
+	if err := p.lookSequence(ctx, conn, number); err != nil {
+		return err
+	}
+	return p.prepare(ctx, conn, all, names)
+}
+
+// fits holds the column to what a position needs.
+func (b *base) fits(typ string, filled, unique, sequenced bool) error {
+	column := fmt.Sprintf("column %q of table %q", b.cfg.Column, b.cfg.Table)
+	switch {
+	case !slices.Contains([]string{"bigint", "integer", "smallint", "int", "mediumint"}, typ):
+		return b.refuse("use a column of whole numbers, such as bigint; times can be equal, and clocks go back", "%s is of type %s", column, typ)
+	case !filled:
+		return b.refuse("make it NOT NULL", "%s may be NULL: such rows would never be read", column)
+	case !unique:
+		return b.refuse("create one", "%s has no unique index of its own", column)
+	case !sequenced:
+		return b.refuse("let the database give the numbers: GENERATED ALWAYS AS IDENTITY in PostgreSQL, AUTO_INCREMENT in MySQL and MariaDB", "%s is not filled with rising numbers by the database", column)
+	}
+	return nil
+}
+
+// lookSequence looks at what gives out the numbers.
+func (p *postgres) lookSequence(ctx context.Context, conn *sql.Conn, number int) error {
+	var cache, step int64
+	var cycles, readable bool
+	err := conn.QueryRowContext(ctx, `
+		SELECT s.seqrelid::bigint, s.seqcache, s.seqincrement, s.seqcycle, has_sequence_privilege(s.seqrelid, 'SELECT, USAGE')
+		FROM pg_sequence s WHERE s.seqrelid IN (
+			SELECT d.objid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
+			AND d.refobjid = $1::bigint::oid AND d.refobjsubid = $2 AND d.deptype = 'i'
+			UNION SELECT d.refobjid FROM pg_depend d JOIN pg_attrdef a ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid
+			WHERE a.adrelid = $1::bigint::oid AND a.adnum = $2 AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> a.adrelid)
+		LIMIT 1`, p.table, number).Scan(&p.sequence, &cache, &step, &cycles, &readable)
+	column := fmt.Sprintf("the sequence of column %q", p.cfg.Column)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return p.fits("bigint", true, true, false)
+	case err != nil:
+		return p.failed("look at the sequence", err)
+	case !readable:
+		return &ingress.SetupError{Err: fmt.Errorf("postgres: %s may not be read", column), Rights: true, Remedy: p.grant}
+	case cache != 1:
+		return p.refuse("ALTER SEQUENCE ... CACHE 1", "%s has CACHE %d: sessions hold numbers back and give them out later", column, cache)
+	case step < 1 || cycles:
+		return p.refuse("ALTER SEQUENCE ... INCREMENT 1 NO CYCLE", "%s does not only rise", column)
+	}
+	return nil
+}
+
+// prepare makes the statement that reads, and tries whether it may be run.
+func (p *postgres) prepare(ctx context.Context, conn *sql.Conn, all []pgColumn, names []string) error {
+	wanted := p.cfg.Columns
+	if len(wanted) == 0 {
+		wanted = names
+	}
+	var list []string
+	for _, name := range wanted {
+		i := slices.Index(names, name)
+		if i < 0 {
+			return p.refuse("name one that is there: "+strings.Join(names, ", "), "table %q has no column %q", p.cfg.Table, name)
+		}
+		quoted := pgx.Identifier{name}.Sanitize()
+		expr := "t." + quoted
+		switch all[i].typ {
+		case "bytea":
+			expr = "translate(encode(" + expr + ", 'base64'), E'\\n', '')"
+		case "timestamp without time zone": // taken for UTC, as the sinks write it
+			expr = "(" + expr + " AT TIME ZONE 'UTC')"
+		}
+		list = append(list, expr+" AS "+quoted)
+	}
+	number := "t." + pgx.Identifier{p.cfg.Column}.Sanitize()
+	p.query = "SELECT " + number + "::bigint, (SELECT row_to_json(r)::text FROM (SELECT " + strings.Join(list, ", ") + ") r) FROM ONLY " + p.regclass() + " t WHERE " +
+		number + " > $1 AND " + number + " <= $2 ORDER BY " + number + " LIMIT $3"
+	rows, err := conn.QueryContext(ctx, p.query, 0, 0, 0)
+	if err == nil {
+		err = errors.Join(rows.Close(), rows.Err())
+	}
+	if err != nil {
+		return p.failed("read the table", err)
+	}
+	return nil
+}
+
+// Decided implements ingress.Rows.
+func (p *postgres) Decided(ctx context.Context, after int64) (ingress.Decision, error) {
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	d, err := p.decide(ctx, after)
+	if err != nil {
+		return d, p.failed("ask what is new", err)
+	}
+	return d, nil
+}
+
+func (p *postgres) decide(ctx context.Context, after int64) (d ingress.Decision, err error) {
+	if p.conn == nil {
+		return d, errEnd
+	}
+	p.decided = max(p.decided, after)
+	if p.high <= p.decided {
+		var high sql.NullInt64
+		column := pgx.Identifier{p.cfg.Column}.Sanitize()
+		if err := p.conn.QueryRowContext(ctx, "SELECT max("+column+")::bigint FROM ONLY "+p.regclass()+" WHERE "+column+" > $1", p.decided).Scan(&high); err != nil {
+			return d, err
+		}
+		if high.Valid {
+			// Only now that it has been seen: whoever comes later gets a higher number.
+			all, _, err := p.holders(ctx)
+			if err != nil {
+				return d, err
+			}
+			p.high, p.writers = high.Int64, all
+		}
+	} else if err := p.await(ctx); err != nil {
+		return d, err
+	}
+	if p.high > p.decided {
+		if len(p.writers) == 0 {
+			p.decided = p.high
+		} else {
+			d.Undecided = fmt.Sprintf("transactions that write the table: %s (pg_locks has them as virtualtransaction)", strings.Join(sortedSome(p.writers), ", "))
+		}
+	}
+	d.UpTo = p.decided
+	var given sql.NullInt64
+	if err := p.conn.QueryRowContext(ctx, "SELECT pg_sequence_last_value($1::bigint::oid)", p.sequence).Scan(&given); err != nil {
+		return d, err
+	}
+	d.Given = given.Int64
+	return d, nil
+}
+
+// await takes off the list who has ended.
+func (p *postgres) await(ctx context.Context) error {
+	all, prepared, err := p.holders(ctx)
+	if err != nil {
+		return err
+	}
+	gone := false
+	for w := range p.writers {
+		if !all[w] {
+			delete(p.writers, w)
+			gone = true
+		}
+	}
+	if gone {
+		// One that was prepared goes on under another name.
+		for w := range prepared {
+			p.writers[w] = true
+		}
+	}
+	return nil
+}
+
+// holders are the transactions that hold the lock of a writer on the table.
+func (p *postgres) holders(ctx context.Context) (all, prepared map[string]bool, err error) {
+	rows, err := p.conn.QueryContext(ctx, `
+		SELECT virtualtransaction, pid IS NULL FROM pg_locks
+		WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted AND relation = $1::bigint::oid
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, p.table)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = rows.Close() }() // Err says what matters
+	all, prepared = map[string]bool{}, map[string]bool{}
+	for rows.Next() {
+		var who string
+		var is bool
+		if err := rows.Scan(&who, &is); err != nil {
+			return nil, nil, err
+		}
+		all[who] = true
+		if is {
+			prepared[who] = true
+		}
+	}
+	return all, prepared, rows.Err()
+}
+
+// Read implements ingress.Rows.
+func (p *postgres) Read(ctx context.Context, after, upTo int64, add func(ingress.Row) bool) (more bool, err error) {
+	if p.conn == nil {
+		return false, errEnd
+	}
+	ctx, cancel := p.bounded(ctx)
+	defer cancel()
+	rows, err := p.conn.QueryContext(ctx, p.query, after, upTo, readRows)
+	if err != nil {
+		return false, p.failed("read rows", err)
+	}
+	defer func() { _ = rows.Close() }() // Err says what matters
+	n := 0
+	for rows.Next() {
+		var r ingress.Row
+		if err := rows.Scan(&r.Number, &r.Value); err != nil {
+			return false, p.failed("read rows", err)
+		}
+		n++
+		if !add(r) {
+			return true, nil
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return false, p.failed("read rows", err)
+	}
+	return n == readRows, nil
+}
