@@ -51,7 +51,7 @@ type postgres struct {
 
 	decided int64
 	high    int64           // the number whose predecessors are waited for; not above decided: none is
-	writers map[string]bool // whom that waits for: virtual transactions
+	writers map[string]bool // whom that waits for: virtual transactions, and whether they are prepared
 }
 
 func postgresMeans(err error) meaning {
@@ -286,14 +286,17 @@ func (p *postgres) decide(ctx context.Context, after int64) (d ingress.Decision,
 		}
 		if high.Valid {
 			// Only now that it has been seen: whoever comes later gets a higher number.
-			all, _, err := p.holders(ctx)
-			if err != nil {
+			if p.writers, err = p.holders(ctx); err != nil {
 				return d, err
 			}
-			p.high, p.writers = high.Int64, all
+			p.high = high.Int64
 		}
-	} else if err := p.await(ctx); err != nil {
-		return d, err
+	} else {
+		now, err := p.holders(ctx)
+		if err != nil {
+			return d, err
+		}
+		await(p.writers, now)
 	}
 	if p.high > p.decided {
 		if len(p.writers) == 0 {
@@ -311,51 +314,45 @@ func (p *postgres) decide(ctx context.Context, after int64) (d ingress.Decision,
 	return d, nil
 }
 
-// await takes off the list who has ended.
-func (p *postgres) await(ctx context.Context) error {
-	all, prepared, err := p.holders(ctx)
-	if err != nil {
-		return err
+// await takes off the list who has ended. A transaction that is prepared may go on under another name (PostgreSQL before 14.1), so that all prepared ones
+// are waited for when one that was not is gone. One that was ends under its name: else there would be a next one for ever where all are prepared.
+func await(writers, now map[string]bool) {
+	renamed := false
+	for w, prepared := range writers {
+		if is, there := now[w]; there {
+			writers[w] = is
+			continue
+		}
+		delete(writers, w)
+		renamed = renamed || !prepared
 	}
-	gone := false
-	for w := range p.writers {
-		if !all[w] {
-			delete(p.writers, w)
-			gone = true
+	for w, prepared := range now {
+		if renamed && prepared {
+			writers[w] = true
 		}
 	}
-	if gone {
-		// One that was prepared goes on under another name.
-		for w := range prepared {
-			p.writers[w] = true
-		}
-	}
-	return nil
 }
 
-// holders are the transactions that hold the lock of a writer on the table.
-func (p *postgres) holders(ctx context.Context) (all, prepared map[string]bool, err error) {
+// holders are the transactions that hold the lock of a writer on the table, and whether they are prepared.
+func (p *postgres) holders(ctx context.Context) (map[string]bool, error) {
 	rows, err := p.conn.QueryContext(ctx, `
 		SELECT virtualtransaction, pid IS NULL FROM pg_locks
 		WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted AND relation = $1::bigint::oid
 		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, p.table)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer func() { _ = rows.Close() }() // Err says what matters
-	all, prepared = map[string]bool{}, map[string]bool{}
+	all := map[string]bool{}
 	for rows.Next() {
 		var who string
-		var is bool
-		if err := rows.Scan(&who, &is); err != nil {
-			return nil, nil, err
+		var prepared bool
+		if err := rows.Scan(&who, &prepared); err != nil {
+			return nil, err
 		}
-		all[who] = true
-		if is {
-			prepared[who] = true
-		}
+		all[who] = prepared
 	}
-	return all, prepared, rows.Err()
+	return all, rows.Err()
 }
 
 // Read implements ingress.Rows.
