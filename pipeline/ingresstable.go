@@ -59,7 +59,7 @@ func (r *planner) mysqlIngress(s *sourcePlan, o *object, in *Ingress) topology.E
 	in.Table.Settle = settle
 	s.bounds = append(s.bounds, topology.Finding{
 		What:   fmt.Sprintf("no transaction takes longer than %v from its INSERT into table %q to its COMMIT: the rows of one that does may be lost", settle, in.Table.Table),
-		Remedy: "raise settle above the longest one (each row comes in so much later), and end longer ones in the server, as idle_transaction_timeout of MariaDB does; or read from PostgreSQL, which says who still writes",
+		Remedy: "raise settle above the longest one (each row comes in so much later), and end longer ones (idle_transaction_timeout of MariaDB ends those that idle); or read from PostgreSQL, which says who still writes",
 	}, tableBound(in.Table))
 	return topology.EnteredByTable
 }

@@ -36,6 +36,7 @@ func postgresRefusals() []refusal {
 		{"CREATE TABLE cached (id bigint " + identity + " (CACHE 20) PRIMARY KEY)", source.Config{Table: "cached", Column: "id"}, "CACHE 20", false},
 		{"CREATE TABLE falls (id bigint " + identity + " (INCREMENT -1) PRIMARY KEY)", source.Config{Table: "falls", Column: "id"}, "not only rise", false},
 		{"CREATE TABLE circle (id bigint " + identity + " (CYCLE) PRIMARY KEY)", source.Config{Table: "circle", Column: "id"}, "not only rise", false},
+		{"CREATE TABLE below (id bigint " + identity + " (MINVALUE -9 START -9) PRIMARY KEY)", source.Config{Table: "below", Column: "id"}, "below 1", false},
 		{"CREATE SEQUENCE twice; CREATE TABLE computed (id bigint PRIMARY KEY DEFAULT nextval('twice') * 2)", source.Config{Table: "computed", Column: "id"}, "not filled", false},
 		{"CREATE TABLE whole (id bigserial, a int, PRIMARY KEY (id)) PARTITION BY RANGE (id); CREATE TABLE leaf PARTITION OF whole FOR VALUES FROM (0) TO (1000)", source.Config{Table: "whole", Column: "id"}, "no ordinary table", false},
 		{"", source.Config{Table: "leaf", Column: "id"}, "no ordinary table", false},

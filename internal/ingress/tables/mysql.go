@@ -63,6 +63,9 @@ type mysqlRows struct {
 	marks   []mark // rising
 }
 
+// onlyReads is whether the server is a replica.
+const onlyReads = "CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF')"
+
 // mark is a number and when it had been seen.
 type mark struct {
 	number int64
@@ -137,7 +140,7 @@ func (m *mysqlRows) Begin(ctx context.Context) (mine bool, err error) {
 func (m *mysqlRows) look(ctx context.Context, conn *sql.Conn) error {
 	var readOnly bool
 	var step int64
-	if err := conn.QueryRowContext(ctx, "SELECT CAST(@@GLOBAL.read_only AS CHAR) NOT IN ('0', 'OFF'), @@GLOBAL.auto_increment_increment").Scan(&readOnly, &step); err != nil {
+	if err := conn.QueryRowContext(ctx, "SELECT "+onlyReads+", @@GLOBAL.auto_increment_increment").Scan(&readOnly, &step); err != nil {
 		return m.failed("look at the server", err)
 	}
 	switch {
@@ -226,9 +229,13 @@ func (m *mysqlRows) Decided(ctx context.Context, after int64) (d ingress.Decisio
 		last = m.marks[len(m.marks)-1].number
 	}
 	var high sql.NullInt64
+	var readOnly bool
 	column := quoted(m.cfg.Column)
-	if err := m.conn.QueryRowContext(ctx, "SELECT MAX("+column+") FROM "+m.table()+" WHERE "+column+" > ?", last).Scan(&high); err != nil {
+	if err := m.conn.QueryRowContext(ctx, "SELECT MAX("+column+"), "+onlyReads+" FROM "+m.table()+" WHERE "+column+" > ?", last).Scan(&high, &readOnly); err != nil {
 		return d, m.failed("ask what is new", err)
+	}
+	if readOnly { // temporary: the next Begin connects anew, and says what to do if it finds the same server
+		return d, m.failed("ask what is new", errors.New("this server only reads now: it is no primary any more"))
 	}
 	now := m.now() // after the answer: it was to be seen by then
 	if high.Valid && (len(m.marks) == 0 || now.Sub(m.marks[len(m.marks)-1].at) >= m.cfg.Settle/mostMarks) {

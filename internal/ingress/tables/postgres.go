@@ -38,6 +38,7 @@ func PostgreSQL(c Config) (ingress.Rows, error) {
 		session: []string{
 			"SET application_name = 'streamd'", "SET TimeZone = 'UTC'", "SET DateStyle = 'ISO'", "SET IntervalStyle = 'iso_8601'", "SET extra_float_digits = 1",
 			"SET default_transaction_isolation = 'read committed'", "SET default_transaction_read_only = on",
+			"SET row_security = off", // rows that it would hide are an error then
 		},
 		grant: "GRANT SELECT ON " + c.Table + " and on the sequence of its numbers, to the user of the DSN",
 	}}, nil
@@ -201,16 +202,16 @@ func (b *base) fits(typ string, filled, unique, sequenced bool) error {
 
 // lookSequence looks at what gives out the numbers.
 func (p *postgres) lookSequence(ctx context.Context, conn *sql.Conn, number int) error {
-	var cache, step int64
+	var cache, step, least int64
 	var cycles, readable bool
 	err := conn.QueryRowContext(ctx, `
-		SELECT s.seqrelid::bigint, s.seqcache, s.seqincrement, s.seqcycle, has_sequence_privilege(s.seqrelid, 'SELECT, USAGE')
+		SELECT s.seqrelid::bigint, s.seqcache, s.seqincrement, s.seqmin, s.seqcycle, has_sequence_privilege(s.seqrelid, 'SELECT, USAGE')
 		FROM pg_sequence s WHERE s.seqrelid IN (
 			SELECT d.objid FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass
 			AND d.refobjid = $1::bigint::oid AND d.refobjsubid = $2 AND d.deptype = 'i'
 			UNION SELECT d.refobjid FROM pg_depend d JOIN pg_attrdef a ON d.classid = 'pg_attrdef'::regclass AND d.objid = a.oid
 			WHERE a.adrelid = $1::bigint::oid AND a.adnum = $2 AND d.refclassid = 'pg_class'::regclass AND d.refobjid <> a.adrelid)
-		LIMIT 1`, p.table, number).Scan(&p.sequence, &cache, &step, &cycles, &readable)
+		LIMIT 1`, p.table, number).Scan(&p.sequence, &cache, &step, &least, &cycles, &readable)
 	column := fmt.Sprintf("the sequence of column %q", p.cfg.Column)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -223,6 +224,8 @@ func (p *postgres) lookSequence(ctx context.Context, conn *sql.Conn, number int)
 		return p.refuse("ALTER SEQUENCE ... CACHE 1", "%s has CACHE %d: sessions hold numbers back and give them out later", column, cache)
 	case step < 1 || cycles:
 		return p.refuse("ALTER SEQUENCE ... INCREMENT 1 NO CYCLE", "%s does not only rise", column)
+	case least < 1:
+		return p.refuse("ALTER SEQUENCE ... START 1 MINVALUE 1", "%s has MINVALUE %d: rows with numbers below 1 would never be read", column, least)
 	}
 	return nil
 }
@@ -250,7 +253,7 @@ func (p *postgres) prepare(ctx context.Context, conn *sql.Conn, all []pgColumn, 
 		list = append(list, expr+" AS "+quoted)
 	}
 	number := "t." + pgx.Identifier{p.cfg.Column}.Sanitize()
-	p.query = "SELECT " + number + "::bigint, (SELECT row_to_json(r)::text FROM (SELECT " + strings.Join(list, ", ") + ") r) FROM ONLY " + p.regclass() + " t WHERE " +
+	p.query = "SELECT " + number + "::bigint, t.tableoid::bigint, (SELECT row_to_json(r)::text FROM (SELECT " + strings.Join(list, ", ") + ") r) FROM ONLY " + p.regclass() + " t WHERE " +
 		number + " > $1 AND " + number + " <= $2 ORDER BY " + number + " LIMIT $3"
 	rows, err := conn.QueryContext(ctx, p.query, 0, 0, 0)
 	if err == nil {
@@ -306,12 +309,27 @@ func (p *postgres) decide(ctx context.Context, after int64) (d ingress.Decision,
 		}
 	}
 	d.UpTo = p.decided
-	var given sql.NullInt64
-	if err := p.conn.QueryRowContext(ctx, "SELECT pg_sequence_last_value($1::bigint::oid)", p.sequence).Scan(&given); err != nil {
-		return d, err
+	d.Given, err = p.given(ctx)
+	return d, err
+}
+
+// given is the last number that was given out. It comes after what was seen of the table and its writers, and says whether that was of the table that was looked at.
+func (p *postgres) given(ctx context.Context) (int64, error) {
+	var last sql.NullInt64
+	var same bool
+	err := p.conn.QueryRowContext(ctx, `
+		SELECT pg_sequence_last_value(s.seqrelid), COALESCE(to_regclass($1) = c.oid, false) AND NOT c.relispartition AND NOT pg_is_in_recovery()
+		       AND s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle AND NOT EXISTS (SELECT 1 FROM pg_inherits i WHERE i.inhparent = c.oid)
+		FROM pg_class c, pg_sequence s WHERE c.oid = $2::bigint::oid AND s.seqrelid = $3::bigint::oid`, p.regclass(), p.table, p.sequence).Scan(&last, &same)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && !same {
+		return 0, p.changed()
 	}
-	d.Given = given.Int64
-	return d, nil
+	return last.Int64, err
+}
+
+// changed is temporary: the next Begin looks at what is there now.
+func (p *postgres) changed() error {
+	return fmt.Errorf("table %q, or the sequence of its numbers, is not the one that was looked at", p.cfg.Table)
 }
 
 // await takes off the list who has ended. A transaction that is prepared may go on under another name (PostgreSQL before 14.1), so that all prepared ones
@@ -370,8 +388,12 @@ func (p *postgres) Read(ctx context.Context, after, upTo int64, add func(ingress
 	n := 0
 	for rows.Next() {
 		var r ingress.Row
-		if err := rows.Scan(&r.Number, &r.Value); err != nil {
+		var table int64
+		if err := rows.Scan(&r.Number, &table, &r.Value); err != nil {
 			return false, p.failed("read rows", err)
+		}
+		if table != p.table { // what was decided was of another one
+			return false, p.failed("read rows", p.changed())
 		}
 		n++
 		if !add(r) {
