@@ -285,7 +285,7 @@ func (o *opening) table(ctx context.Context, topic broker.Topic) (entrance, erro
 	}
 	// One name for all instances: of them one reads.
 	const owner = "table"
-	table := ingress.NewTable(ingress.TableConfig{Table: t.Table, KeyField: t.KeyField, After: t.After, Positions: positions, Poll: t.Poll}, rows,
+	table := ingress.NewTable(ingress.TableConfig{Table: t.Table, Column: t.Column, KeyField: t.KeyField, After: t.After, Positions: positions, Poll: t.Poll}, rows,
 		func() *ingress.Log { return o.newLog(topic, owner) })
 	return o.entrance(table.Run, "source reads a table", "table", t.Table, "column", t.Column), nil
 }

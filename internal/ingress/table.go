@@ -63,6 +63,8 @@ func (e *SetupError) Unwrap() error { return e.Err }
 type TableConfig struct {
 	// Table is its name, as the file has it.
 	Table string
+	// Column holds the numbers: what was read by one says nothing of another one.
+	Column string
 	// KeyField is the field of a row that becomes the record's key; empty: the ID decides on the partition.
 	KeyField string
 	// After is the number behind which a table is read that was never read before.
@@ -137,6 +139,9 @@ func (x *Table) Run(ctx context.Context) error {
 		case err != nil && stops(err):
 			return err
 		case err != nil:
+			if x.why == "" { // it was read since
+				failures = 0
+			}
 			x.failed(err)
 			wait = min(tablePatience, tableRetry<<min(failures, 10))
 			failures++
@@ -200,14 +205,22 @@ func (x *Table) begin(ctx context.Context) error {
 	if err == nil {
 		places, err = pos.read(ctx)
 	}
+	fresh := place{ID: x.cfg.Table, Path: placeName(x.cfg.Column + " of " + x.cfg.Table), Offset: x.cfg.After}
+	at, known := places[fresh.ID]
+	switch {
+	case err != nil:
+	case !known:
+		at = fresh
+	case at.Path != fresh.Path:
+		err = &SetupError{
+			Err:    fmt.Errorf("the source was read by column %s up to %d, which says nothing of column %s", at.Path, at.Offset, fresh.Path),
+			Remedy: "set column to what it was; or give the source another name and another topic, and the dedup step behind it too",
+		}
+	}
 	if err != nil {
 		x.rows.End()
 		x.log.Close()
 		return err
-	}
-	at, known := places[x.cfg.Table]
-	if !known {
-		at = place{ID: x.cfg.Table, Path: x.cfg.Table, Offset: x.cfg.After}
 	}
 	x.pos, x.at, x.any, x.read, x.upTo, x.wait, x.said = pos, at, known, at.Offset, at.Offset, time.Time{}, false
 	x.log.cfg.Logger.Info("ingress: reading the table", "source", x.log.cfg.Source, "table", x.cfg.Table, "after", at.Offset)
@@ -227,8 +240,14 @@ func (x *Table) step(ctx context.Context) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if d.Given < x.read && x.any {
+	switch {
+	case d.Given < x.read && x.any:
 		return false, x.begunAnew(d.Given)
+	case d.UpTo > max(x.read, d.Given):
+		return false, &SetupError{
+			Err:    fmt.Errorf("table %q has a row of number %d, and has given out %d only: lower numbers that it gives out later would be passed over", x.cfg.Table, d.UpTo, d.Given),
+			Remedy: fmt.Sprintf("set its numbers to go on behind %d, and let no program write its own", d.UpTo),
+		}
 	}
 	x.upTo = max(x.upTo, d.UpTo)
 	x.undecided(d)

@@ -75,7 +75,7 @@ type tableRig struct {
 }
 
 func newTableRig(t *testing.T) *tableRig {
-	r := &tableRig{rig: newRig(t), table: &table{}, cfg: TableConfig{Table: "orders", Positions: positionsTopic, Poll: time.Hour}}
+	r := &tableRig{rig: newRig(t), table: &table{}, cfg: TableConfig{Table: "orders", Column: "id", Positions: positionsTopic, Poll: time.Hour}}
 	if err := r.b.Client("setup").CreateTopic(t.Context(), broker.Topic{Name: positionsTopic, Partitions: 1, Cleanup: broker.Compact}); err != nil {
 		t.Fatal(err)
 	}
@@ -264,5 +264,59 @@ func TestTableAfter(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.want(3)
+	}
+}
+
+// A number that the database did not give out is not read: those below it, which it gives out later, would be passed over.
+func TestTableStopsBeforeNumbersOfOthers(t *testing.T) {
+	r := newTableRig(t)
+	r.table.rows, r.table.decided, r.table.given = []int64{1, 2, 1000}, 1000, 2
+	var setup *SetupError
+	if err := r.run(1, nil); !errors.As(err, &setup) || !strings.Contains(err.Error(), "number 1000, and has given out 2 only") {
+		t.Error(err)
+	}
+	r.want()
+	r.table.given = 1000 // as the remedy says
+	if err := r.run(1, nil); err != nil {
+		t.Error(err)
+	}
+	r.want(1, 2, 1000)
+}
+
+// How far a table was read by one column says nothing of another one.
+func TestTableByAnotherColumn(t *testing.T) {
+	r := newTableRig(t)
+	r.table.rows, r.table.decided, r.table.given = []int64{1, 2}, 2, 2
+	if err := r.run(1, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.cfg.Column = "nr"
+	r.table.rows, r.table.decided, r.table.given = []int64{1, 2, 3}, 3, 3
+	var setup *SetupError
+	if err := r.run(1, nil); !errors.As(err, &setup) || !strings.Contains(err.Error(), "id of orders") || r.table.reader != nil {
+		t.Error(err, r.table.reader)
+	}
+	r.want(1, 2)
+}
+
+// Pauses grow while the database is away, and begin again with the next time.
+func TestTablePausesBeginAgain(t *testing.T) {
+	r := newTableRig(t)
+	r.table.away = errors.New("away")
+	var pauses []time.Duration
+	if err := r.run(7, func(d time.Duration) {
+		pauses = append(pauses, d)
+		switch len(pauses) {
+		case 3:
+			r.table.away = nil
+		case 4:
+			r.table.away = errors.New("away again")
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := []time.Duration{tableRetry, 2 * tableRetry, 4 * tableRetry, r.cfg.Poll, tableRetry, 2 * tableRetry, 4 * tableRetry}
+	if !slices.Equal(pauses, want) {
+		t.Errorf("pauses %v, want %v", pauses, want)
 	}
 }
