@@ -87,6 +87,27 @@ type base struct {
 	session []string  // of each connection
 	means   func(error) meaning
 	grant   string // what the reader needs
+	limit   int    // of the next answer; 0: readRows
+}
+
+// rows is how many rows the next answer may have.
+func (b *base) rows() int {
+	if b.limit == 0 {
+		return readRows
+	}
+	return b.limit
+}
+
+// answered says whether there may be more behind an answer of which n rows were taken. full: no more of them were wanted; the others of the answer came for nothing.
+func (b *base) answered(n int, full bool) (more bool) {
+	asked := b.rows()
+	switch {
+	case full:
+		b.limit = n
+	case n == asked:
+		b.limit = min(readRows, 2*asked)
+	}
+	return full || n == asked
 }
 
 // bounded bounds one question.

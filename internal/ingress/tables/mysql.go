@@ -262,7 +262,7 @@ func (m *mysqlRows) Read(ctx context.Context, after, upTo int64, add func(ingres
 	}
 	ctx, cancel := m.bounded(ctx)
 	defer cancel()
-	rows, err := m.conn.QueryContext(ctx, m.query, after, upTo, readRows)
+	rows, err := m.conn.QueryContext(ctx, m.query, after, upTo, m.rows())
 	if err != nil {
 		return false, m.failed("read rows", err)
 	}
@@ -287,11 +287,11 @@ func (m *mysqlRows) Read(ctx context.Context, after, upTo int64, add func(ingres
 		}
 		n++
 		if !add(r) {
-			return true, nil
+			return m.answered(n, true), nil
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return false, m.failed("read rows", err)
 	}
-	return n == readRows, nil
+	return m.answered(n, false), nil
 }

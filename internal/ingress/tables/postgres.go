@@ -380,7 +380,7 @@ func (p *postgres) Read(ctx context.Context, after, upTo int64, add func(ingress
 	}
 	ctx, cancel := p.bounded(ctx)
 	defer cancel()
-	rows, err := p.conn.QueryContext(ctx, p.query, after, upTo, readRows)
+	rows, err := p.conn.QueryContext(ctx, p.query, after, upTo, p.rows())
 	if err != nil {
 		return false, p.failed("read rows", err)
 	}
@@ -397,11 +397,11 @@ func (p *postgres) Read(ctx context.Context, after, upTo int64, add func(ingress
 		}
 		n++
 		if !add(r) {
-			return true, nil
+			return p.answered(n, true), nil
 		}
 	}
 	if err := rows.Err(); err != nil {
 		return false, p.failed("read rows", err)
 	}
-	return n == readRows, nil
+	return p.answered(n, false), nil
 }
