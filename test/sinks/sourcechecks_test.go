@@ -132,6 +132,9 @@ func sourceUsers(t *testing.T, k sourceKind, server *dbenv.Server, db *sql.DB, d
 		}
 		do("ALTER TABLE good ENABLE ROW LEVEL SECURITY")
 		must(t, "hidden rows", refused(t, k, good, server.As("", database, "bob", "b")), false, "row security")
+		do("ALTER TABLE good DISABLE ROW LEVEL SECURITY; CREATE SCHEMA other; GRANT USAGE ON SCHEMA other TO bob; CREATE VIEW other.pg_locks AS SELECT * FROM pg_locks WHERE false; GRANT SELECT ON other.pg_locks TO bob")
+		do("ALTER USER bob SET search_path = other, pg_catalog, public")
+		must(t, "a server without these locks", refused(t, k, good, server.As("", database, "bob", "b")), false, "does not show")
 		return
 	}
 	do("CREATE USER bob IDENTIFIED BY 'b'; CREATE DATABASE other; GRANT SELECT ON other.* TO bob")

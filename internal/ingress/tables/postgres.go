@@ -262,8 +262,26 @@ func (p *postgres) prepare(ctx context.Context, conn *sql.Conn, all []pgColumn, 
 	if err != nil {
 		return p.failed("read the table", err)
 	}
+	return p.lookLocks(ctx, conn)
+}
+
+// lookLocks looks whether pg_locks shows who uses the table, which this statement does itself: servers that only speak the protocol have that view, too, and it is empty.
+func (p *postgres) lookLocks(ctx context.Context, conn *sql.Conn) error {
+	var shown bool
+	err := conn.QueryRowContext(ctx, `
+		SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'relation' AND mode = 'AccessShareLock' AND granted AND pid = pg_backend_pid() AND `+ofTable+`)
+		       OR EXISTS (SELECT 1 FROM ONLY `+p.regclass()+` WHERE false)`, p.table).Scan(&shown)
+	switch {
+	case err != nil:
+		return p.failed("look at the locks", err)
+	case !shown:
+		return p.refuse("read from PostgreSQL itself", "this server does not show in pg_locks who uses table %q: rows of transactions that commit late would be lost", p.cfg.Table)
+	}
 	return nil
 }
+
+// ofTable are the locks on the table $1.
+const ofTable = "relation = $1::bigint::oid AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 
 // Decided implements ingress.Rows.
 func (p *postgres) Decided(ctx context.Context, after int64) (ingress.Decision, error) {
@@ -355,8 +373,7 @@ func await(writers, now map[string]bool) {
 func (p *postgres) holders(ctx context.Context) (map[string]bool, error) {
 	rows, err := p.conn.QueryContext(ctx, `
 		SELECT virtualtransaction, pid IS NULL FROM pg_locks
-		WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted AND relation = $1::bigint::oid
-		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, p.table)
+		WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted AND `+ofTable, p.table)
 	if err != nil {
 		return nil, err
 	}
