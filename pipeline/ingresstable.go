@@ -95,7 +95,11 @@ func (r *planner) tableIngress(s *sourcePlan, o *object, in *Ingress, database s
 	}
 	if n := o.get("columns"); n != nil {
 		for _, e := range d.list(n, "columns", true) {
-			t.Columns = append(t.Columns, d.text(e, "columns"))
+			name := d.text(e, "columns")
+			if name != "" && slices.Contains(t.Columns, name) {
+				d.errorf(e, RuleInvalidValue, "columns names %q twice", name)
+			}
+			t.Columns = append(t.Columns, name)
 		}
 	}
 	t.KeyField = r.fieldOf(o, s, "key_field")
