@@ -230,6 +230,7 @@ func (m *mysqlRows) Decided(ctx context.Context, after int64) (d ingress.Decisio
 	}
 	var high sql.NullInt64
 	var readOnly bool
+	began := m.now()
 	column := quoted(m.cfg.Column)
 	if err := m.conn.QueryRowContext(ctx, "SELECT MAX("+column+"), "+onlyReads+" FROM "+m.table()+" WHERE "+column+" > ?", last).Scan(&high, &readOnly); err != nil {
 		return d, m.failed("ask what is new", err)
@@ -237,14 +238,7 @@ func (m *mysqlRows) Decided(ctx context.Context, after int64) (d ingress.Decisio
 	if readOnly { // temporary: the next Begin connects anew, and says what to do if it finds the same server
 		return d, m.failed("ask what is new", errors.New("this server only reads now: it is no primary any more"))
 	}
-	now := m.now() // after the answer: it was to be seen by then
-	if high.Valid && (len(m.marks) == 0 || now.Sub(m.marks[len(m.marks)-1].at) >= m.cfg.Settle/mostMarks) {
-		m.marks = append(m.marks, mark{high.Int64, now})
-	}
-	for len(m.marks) > 0 && now.Sub(m.marks[0].at) >= m.cfg.Settle {
-		m.decided = m.marks[0].number
-		m.marks = m.marks[1:]
-	}
+	m.settle(high, began, m.now())
 	d.UpTo = m.decided
 	schema, name := m.cfg.schema()
 	var next sql.NullInt64
@@ -253,6 +247,21 @@ func (m *mysqlRows) Decided(ctx context.Context, after int64) (d ingress.Decisio
 	}
 	d.Given = max(0, next.Int64-1)
 	return d, nil
+}
+
+// settle notes the highest number of an answer that came now, and what has been seen for long enough by then. A server that does not answer may have stood still, and with it the
+// transactions whose end is waited for: that time does not count.
+func (m *mysqlRows) settle(high sql.NullInt64, began, now time.Time) {
+	for i := range m.marks {
+		m.marks[i].at = m.marks[i].at.Add(now.Sub(began))
+	}
+	if high.Valid && (len(m.marks) == 0 || now.Sub(m.marks[len(m.marks)-1].at) >= m.cfg.Settle/mostMarks) {
+		m.marks = append(m.marks, mark{high.Int64, now})
+	}
+	for len(m.marks) > 0 && now.Sub(m.marks[0].at) >= m.cfg.Settle {
+		m.decided = m.marks[0].number
+		m.marks = m.marks[1:]
+	}
 }
 
 // Read implements ingress.Rows.
