@@ -145,8 +145,9 @@ func (x *Table) Run(ctx context.Context) error {
 			x.failed(err)
 			wait = min(tablePatience, tableRetry<<min(failures, 10))
 			failures++
-		default:
-			failures = 0
+		default: // another one reads: the database answers
+			failures, x.why = 0, ""
+			x.log.cfg.Metrics.TableFailing(x.log.cfg.Source, false)
 		}
 		if x.pause(ctx, wait) != nil {
 			return nil

@@ -9,7 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/internal/simbroker"
 )
 
@@ -318,5 +321,36 @@ func TestTablePausesBeginAgain(t *testing.T) {
 	want := []time.Duration{tableRetry, 2 * tableRetry, 4 * tableRetry, r.cfg.Poll, tableRetry, 2 * tableRetry, 4 * tableRetry}
 	if !slices.Equal(pauses, want) {
 		t.Errorf("pauses %v, want %v", pauses, want)
+	}
+}
+
+// Who stands by after the database was away has no failing table.
+func TestTableThatStandsByDoesNotFail(t *testing.T) {
+	r := newTableRig(t)
+	registry := prometheus.NewRegistry()
+	var err error
+	if r.metrics, err = metric.NewIngress(registry, "p", []string{"s"}); err != nil {
+		t.Fatal(err)
+	}
+	failing := func() float64 {
+		all, err := registry.Gather()
+		for _, f := range all {
+			if f.GetName() == "streamd_ingress_table_failing" {
+				return f.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		t.Fatal("no such metric", err)
+		return 0
+	}
+	r.table.away = errors.New("away")
+	waits := 0
+	if err := r.run(2, func(time.Duration) {
+		waits++
+		if got, want := failing(), float64(2-waits); got != want {
+			t.Errorf("wait %d: failing is %v, want %v", waits, got, want)
+		}
+		r.table.away, r.table.reader = nil, "another one"
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
