@@ -84,8 +84,6 @@ const (
 	// whether he may.
 	tableRetry, tablePatience = 250 * time.Millisecond, 10 * time.Second
 	standBy                   = 2 * time.Second
-	// tableOwner is whose positions these are: of all instances only one reads.
-	tableOwner = "table"
 )
 
 // Table appends the rows of a table. It belongs to one goroutine.
@@ -200,7 +198,8 @@ func (x *Table) begin(ctx context.Context) error {
 	}
 	x.idle = false
 	x.log = x.newLog() // what is fenced stays so
-	pos := &positions{cluster: x.log.cfg.Cluster, topic: x.cfg.Positions, owner: tableOwner}
+	// Whoever may read has that ID, and no other source does, though another one's topic of positions may have the same name.
+	pos := &positions{cluster: x.log.cfg.Cluster, topic: x.cfg.Positions, owner: x.log.cfg.TransactionalID}
 	err = x.log.init(ctx)
 	var places map[string]place
 	if err == nil {

@@ -73,12 +73,14 @@ func (f *fakeRows) Read(_ context.Context, after, upTo int64, add func(Row) bool
 // tableRig is a table that is read until nothing is new.
 type tableRig struct {
 	*rig
-	table *table
-	cfg   TableConfig
+	table  *table
+	cfg    TableConfig
+	newLog func() *Log
 }
 
 func newTableRig(t *testing.T) *tableRig {
 	r := &tableRig{rig: newRig(t), table: &table{}, cfg: TableConfig{Table: "orders", Column: "id", Positions: positionsTopic, Poll: time.Hour}}
+	r.newLog = r.log
 	if err := r.b.Client("setup").CreateTopic(t.Context(), broker.Topic{Name: positionsTopic, Partitions: 1, Cleanup: broker.Compact}); err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func (r *tableRig) run(waits int, idle func(time.Duration)) (err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	rows := &fakeRows{t: r.table}
-	x := NewTable(r.cfg, rows, r.log)
+	x := NewTable(r.cfg, rows, r.newLog)
 	x.pause = func(_ context.Context, d time.Duration) error {
 		if idle != nil {
 			idle(d)
@@ -352,5 +354,25 @@ func TestTableThatStandsByDoesNotFail(t *testing.T) {
 		r.table.away, r.table.reader = nil, "another one"
 	}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Source b-c of pipeline a and source c of pipeline a-b have one topic of positions. Each goes by its own.
+func TestTablePositionsAreOfOneSource(t *testing.T) {
+	r := newTableRig(t)
+	r.table.rows, r.table.decided, r.table.given = []int64{1, 2}, 2, 2
+	if err := r.run(1, nil); err != nil {
+		t.Fatal(err)
+	}
+	r.newLog = func() *Log {
+		cfg := r.log().cfg
+		cfg.TransactionalID, cfg.Source = "another", "another"
+		return NewLog(cfg)
+	}
+	if err := r.run(1, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.counts(); got["another/orders/1"] != 1 || got["another/orders/2"] != 1 {
+		t.Error(got)
 	}
 }
