@@ -14,7 +14,7 @@ import (
 	"github.com/streamd/streamd/test/crash/operators"
 )
 
-// TestOperatorsUnderKills: windows, also behind a repartition topic, sessions, joins of two streams, of a stream with a table and of two tables, all
+// TestOperatorsUnderKills: windows, also behind a repartition topic, sessions, joins of two streams, of a stream with a table, of two tables, and with a global table that changes meanwhile, all
 // aggregations, the ways of keeping one record, timers by key, and steps without state, on two instances that are killed with kill -9 at random,
 // some of them with their disk. What is committed is what the oracle says: each window closes once, each impression has its clicks or one result
 // without, each timer fires once and none early, each aggregation has each of its results once and in order.
@@ -41,7 +41,7 @@ func TestTimersUnderKills(t *testing.T) {
 func operatorsUnderKills(t *testing.T, kills, rate int, generate func(seed uint64) []operators.Input) {
 	limit := 4*time.Minute + time.Duration(kills)*5*time.Second
 	f := newProgramFixture(t, limit, "./test/crash/operators/run", `["BROKERS"]`)
-	for _, topics := range [][]string{operators.Inputs(), operators.Outputs()} {
+	for _, topics := range [][]string{operators.Inputs(), operators.Outputs(), {operators.Rates}} {
 		if err := CreateTopics(f.ctx, f.kafka.Addresses(), operators.Partitions, topics...); err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func operatorsUnderKills(t *testing.T, kills, rate int, generate func(seed uint6
 	for _, err := range answer.Verify(want) {
 		t.Error(err)
 	}
-	t.Logf("%d kills; %d records in, out %v", kills, len(input), total)
+	t.Logf("%d kills; %d records in, out %v; up to version %d of a rate was met", kills, len(input), total, answer.Rates())
 	for _, d := range daemons {
 		if code, err := d.Stop(30 * time.Second); err != nil || code != 0 {
 			t.Errorf("after SIGTERM: exit code %d, %v", code, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// Line is a record of Folded, Kept, Chained and Rowed. Its key has the operator's name behind the account's, so that the results
+// Line is a record of Folded, Kept, Chained, Rowed and Rated. Its key has the operator's name behind the account's, so that the results
 // of each are compared in their order.
 type Line struct {
 	Key   string `json:"key"`
@@ -73,6 +73,7 @@ func folds(b *topology.Builder) {
 		return fmt.Sprint(n, " ", row.ID), nil
 	})
 	fold(topology.MapValues(topology.ToStream(both), func(r record.Record[string, *string]) (string, error) { return *r.Value, nil }, topology.Name("counted-values")), Rowed, "tables")
+	rated(b, s)
 }
 
 const (
@@ -96,6 +97,9 @@ func events(s *topology.Stream[string, Event], topic, operator string) {
 // five has none.
 func Prelude() (out []Input) {
 	for version := range 2 {
+		for rate := range rates {
+			out = append(out, rateRow(rate, int64(version), Begin().Add(-time.Hour)))
+		}
 		for key := range keys {
 			if key%5 == 0 {
 				continue
@@ -144,6 +148,7 @@ func folded(out map[string]map[string][]string, purchases, rows map[string][]Inp
 			} else {
 				add(Chained, "", "cheap "+p.Value.ID)
 			}
+			add(Rated, "rate", p.Value.ID+" "+rateOf(p.Value))
 			if row == "" {
 				add(Rowed, "left", p.Value.ID+" alone")
 				continue

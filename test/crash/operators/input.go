@@ -47,6 +47,9 @@ func Generate(seed uint64, records int) []Input {
 			}
 		}
 		out = append(out, in)
+		if i%rateEvery == 0 {
+			out = append(out, rateRow(i/rateEvery%rates, int64(i)+2, newest)) // behind those of Prelude
+		}
 	}
 	return append(out, ends(newest.Add(time.Hour))...)
 }

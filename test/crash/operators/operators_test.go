@@ -18,12 +18,13 @@ func run(t *testing.T, input []Input, faults ...func(d *topologytest.Driver)) *A
 		t.Fatal(err)
 	}
 	opts := []topologytest.Option{topologytest.Instances(2), topologytest.StartAt(Begin().Add(24 * time.Hour)), topologytest.Rebuild(Topology)}
-	for _, topic := range Inputs() {
+	topics := append(Inputs(), Rates)
+	for _, topic := range topics {
 		opts = append(opts, topologytest.Partitions(topic, Partitions))
 	}
 	d := topologytest.New(t, topo, opts...)
 	in := map[string]*topologytest.InputTopic[string, Event]{}
-	for _, topic := range Inputs() {
+	for _, topic := range topics {
 		in[topic] = topologytest.Input(d, topic, serde.String(), serde.JSON[Event]())
 	}
 	send := func(x Input) {
@@ -70,6 +71,34 @@ func TestAgainstTheOracle(t *testing.T) {
 	for name, a := range map[string]*Answer{"without faults": run(t, input), "with faults": run(t, input, faults...)} {
 		for _, err := range a.Verify(want) {
 			t.Errorf("%s: %v", name, err)
+		}
+		if a.Rates() < int64(len(input))/2 {
+			t.Errorf("%s: no purchase met a later version than %d of a rate", name, a.Rates())
+		}
+	}
+}
+
+// TestOlderRowsAreRefused: a key that meets an older row of a global table than before, or none where there was one, is an error.
+func TestOlderRowsAreRefused(t *testing.T) {
+	for name, c := range map[string]struct {
+		values string // of one key
+		right  bool
+	}{
+		"newer ones":         {"1 rate-0 -1,2 rate-0 3,3 rate-1 2,4 rate-0 3,5 rate-0 9", true},
+		"an older one":       {"1 rate-0 3,2 rate-0 2", false},
+		"none after one":     {"1 rate-0 0,2 rate-0 -1", false},
+		"one that is no one": {"1 rate-0 x", false},
+	} {
+		a, want := NewAnswer(), map[string]map[string][]string{Rated: {}}
+		for _, v := range strings.Split(c.values, ",") {
+			l := line("k", "rate", v)
+			a.Add(Rated, []byte(lines([]Line{l})[0]))
+			words := strings.Fields(v)
+			l.Value = words[0] + " " + words[1]
+			want[Rated][l.Key] = append(want[Rated][l.Key], lines([]Line{l})...)
+		}
+		if wrong := a.Verify(want); (len(wrong) == 0) != c.right {
+			t.Errorf("%s: %v", name, wrong)
 		}
 	}
 }

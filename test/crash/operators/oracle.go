@@ -209,12 +209,13 @@ type Answer struct {
 	mu    sync.Mutex // guards the rest
 	count map[string]int64
 	lines map[string]map[string][]string
+	rates map[string]int64 // see sight
 	err   error
 }
 
 // NewAnswer makes an empty one.
 func NewAnswer() *Answer {
-	a := &Answer{count: map[string]int64{}, lines: map[string]map[string][]string{}}
+	a := &Answer{count: map[string]int64{}, lines: map[string]map[string][]string{}, rates: map[string]int64{}}
 	for _, topic := range Outputs() {
 		a.lines[topic] = map[string][]string{}
 	}
@@ -237,8 +238,24 @@ func (a *Answer) Add(topic string, value []byte) {
 			line = lines([]Group{g})[0]
 		}
 	}
+	if topic == Rated {
+		var err error
+		if line, err = sight(value, a.rates); err != nil && a.err == nil {
+			a.err = fmt.Errorf("operators: %s: %w", topic, err)
+		}
+	}
 	a.count[topic]++
 	a.lines[topic][key.Key] = append(a.lines[topic][key.Key], line)
+}
+
+// Rates is how many versions of rows came to be seen at most, by one key.
+func (a *Answer) Rates() (newest int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, v := range a.rates {
+		newest = max(newest, v)
+	}
+	return newest
 }
 
 // Count is how many records of an output there are.

@@ -27,6 +27,9 @@ const (
 	Rows        = "rows"        // of a table, see Prelude
 )
 
+// Rates are the rows of a global table, which each process reads as a whole and no task commits.
+const Rates = "rates"
+
 // Inputs are all inputs.
 func Inputs() []string { return []string{Visits, Impressions, Clicks, Orders, Purchases, Rows} }
 
@@ -42,11 +45,12 @@ const (
 	Kept     = "kept"    // one record of a key
 	Chained  = "chained" // branch, flat map, map, merge
 	Rowed    = "rowed"   // joins with tables
+	Rated    = "rated"   // a join with a global table
 )
 
 // Outputs are all outputs.
 func Outputs() []string {
-	return []string{Tumbled, Sessions, Paged, Hopped, Joined, Fired, Folded, Kept, Chained, Rowed}
+	return []string{Tumbled, Sessions, Paged, Hopped, Joined, Fired, Folded, Kept, Chained, Rowed, Rated}
 }
 
 // How time is cut. Disorder is how much earlier than one before it a record may be: below each grace.
