@@ -110,10 +110,14 @@ func Kills(random *rand.Rand, n, hosts int) Fault {
 			f.AgainN += uint64(random.IntN(4))
 		}
 	case 9:
-		// Away until the others have taken over: at its return they have to let go again.
 		again := rebalancePoints()
-		f.Away = SessionTimeout + time.Second
 		f.Again, f.AgainN = again[n/10%len(again)], 1
+		if f.Again == "recover.start" {
+			// Asleep in a transaction until that has timed out and the others have taken over: its commit is refused.
+			return Fault{Host: f.Host, Witness: f.Host, Point: "flush.done", N: 1, Pause: 2 * SessionTimeout, Again: f.Again, AgainN: 1}
+		}
+		// Away until the others have taken over: at its return they have to let go again.
+		f.Away = SessionTimeout + time.Second
 		f.Witness = (f.Host + 1 + random.IntN(hosts-1)) % hosts
 	case 4:
 		f.Again, f.AgainN = "partitions.added", 1
