@@ -2,6 +2,7 @@ package operators
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/streamd/streamd/record"
@@ -69,10 +70,22 @@ func folds(b *topology.Builder) {
 		}
 		return p.ID + " " + row.ID, nil
 	}), Rowed, "left")
-	both := topology.JoinTables(topology.ToTable(counts, "counts-table", serde.Int64()), rows, "counted-rows", func(_ string, n int64, row Event) (string, error) {
-		return fmt.Sprint(n, " ", row.ID), nil
-	})
-	fold(topology.MapValues(topology.ToStream(both), func(r record.Record[string, *string]) (string, error) { return *r.Value, nil }, topology.Name("counted-values")), Rowed, "tables")
+	counted := topology.ToTable(counts, "counts-table", serde.Int64())
+	beside := func(n *int64, row *Event) (string, error) {
+		words := [2]string{"none", "none"}
+		if n != nil {
+			words[0] = fmt.Sprint(*n)
+		}
+		if row != nil {
+			words[1] = row.ID
+		}
+		return words[0] + " " + words[1], nil
+	}
+	table(topology.JoinTables(counted, rows, "counted-rows", func(_ string, n int64, row Event) (string, error) { return beside(&n, &row) }), "tables")
+	table(topology.LeftJoinTables(counted, rows, "counted-or-rows", func(_ string, n int64, row *Event) (string, error) { return beside(&n, row) }), "left-tables")
+	table(topology.OuterJoinTables(counted, rows, "all-rows", func(_ string, n *int64, row *Event) (string, error) { return beside(n, row) }), "outer-tables")
+	table(topology.FilterTable(counted, func(_ string, n int64) (bool, error) { return n%2 == 1, nil }, topology.Name("odd")), "filtered")
+	table(topology.MapTableValues(counted, func(_ string, n int64) (int64, error) { return 2 * n, nil }, topology.Name("doubled")), "mapped")
 	rated(b, s)
 }
 
@@ -86,6 +99,18 @@ func fold[V any](s *topology.Stream[string, V], topic, operator string) {
 	name := topic + "-" + operator + "-lines"
 	lines := topology.MapValues(s, func(r record.Record[string, V]) (Line, error) { return line(r.Key, operator, r.Value), nil }, topology.Name(name))
 	topology.To(lines, topic, serde.String(), serde.JSON[Line](), topology.Name(name+"-out"))
+}
+
+// table writes the changes of a table, but for the rows that end the input.
+func table[V any](t *topology.KTable[string, V], operator string) {
+	changes := topology.Filter(topology.ToStream(t, topology.Name(operator+"-changes")),
+		func(r record.Record[string, *V]) (bool, error) { return !strings.HasPrefix(r.Key, "end-"), nil }, topology.Name(operator+"-of-keys"))
+	fold(topology.MapValues(changes, func(r record.Record[string, *V]) (string, error) {
+		if r.Value == nil {
+			return "gone", nil
+		}
+		return fmt.Sprint(*r.Value), nil
+	}, topology.Name(operator+"-values")), Rowed, operator)
 }
 
 // events writes the IDs of events.
@@ -115,6 +140,12 @@ func Prelude() (out []Input) {
 
 // folded adds what must come of the purchases.
 func folded(out map[string]map[string][]string, purchases, rows map[string][]Input) {
+	for key, all := range rows { // before all purchases
+		for _, r := range all {
+			l := line(key, "outer-tables", "none "+r.Value.ID)
+			out[Rowed][l.Key] = append(out[Rowed][l.Key], lines([]Line{l})...)
+		}
+	}
 	for key, all := range purchases {
 		var f facts
 		row := ""
@@ -149,13 +180,23 @@ func folded(out map[string]map[string][]string, purchases, rows map[string][]Inp
 				add(Chained, "", "cheap "+p.Value.ID)
 			}
 			add(Rated, "rate", p.Value.ID+" "+rateOf(p.Value))
+			odd := "gone"
+			if f.n%2 == 1 {
+				odd = fmt.Sprint(f.n)
+			}
+			add(Rowed, "filtered", odd)
+			add(Rowed, "mapped", 2*f.n)
 			if row == "" {
 				add(Rowed, "left", p.Value.ID+" alone")
+				add(Rowed, "left-tables", fmt.Sprint(f.n, " none"))
+				add(Rowed, "outer-tables", fmt.Sprint(f.n, " none"))
 				continue
 			}
 			add(Rowed, "join", p.Value.ID+" "+row)
 			add(Rowed, "left", p.Value.ID+" "+row)
-			add(Rowed, "tables", fmt.Sprint(f.n, " ", row))
+			for _, operator := range []string{"tables", "left-tables", "outer-tables"} {
+				add(Rowed, operator, fmt.Sprint(f.n, " ", row))
+			}
 		}
 	}
 }

@@ -31,6 +31,7 @@ func Oracle(input []Input) map[string]map[string][]string {
 		out[Tumbled][key] = lines(tumbled(key, all))
 		out[Sessions][key] = lines(sessions(key, all))
 		out[Hopped][key] = lines(hopped(key, all))
+		out[Slid][key] = lines(slid(key, all))
 	}
 	pages := map[string][]Input{}
 	for _, in := range input {
@@ -43,8 +44,20 @@ func Oracle(input []Input) map[string]map[string][]string {
 		sortIDs(groups)
 		out[Paged][key] = lines(groups)
 	}
-	for key, all := range byKey(Impressions) {
-		out[Joined][key] = lines(joined(key, all, clicks[key]))
+	impressions := byKey(Impressions)
+	keys := maps.Clone(impressions)
+	maps.Copy(keys, clicks)
+	for key := range keys {
+		for _, p := range joined(key, impressions[key], clicks[key]) {
+			line := lines([]Pair{p})[0]
+			out[Outer][key] = append(out[Outer][key], line)
+			if p.Impression != "" {
+				out[Joined][key] = append(out[Joined][key], line)
+			}
+			if p.Impression != "" && p.Click != "" {
+				out[Inner][key] = append(out[Inner][key], line)
+			}
+		}
 	}
 	folded(out, byKey(Purchases), byKey(Rows))
 	for p := range int32(Partitions) {
@@ -72,6 +85,26 @@ func tumbled(key string, visits []Input) []Group { return windowed(key, visits, 
 
 // hopped are windows of which each record is in several.
 func hopped(key string, visits []Input) []Group { return windowed(key, visits, hopEvery) }
+
+// slid are, for each time of a record, the records of that time and up to slideSize before it.
+func slid(key string, visits []Input) []Group {
+	groups := map[int64]Group{}
+	for _, v := range visits {
+		g := Group{Key: key, From: v.At.Add(-slideSize).UnixMilli(), To: v.At.UnixMilli() + 1} // its end is no part of a window
+		for _, w := range visits {
+			if at := w.At.UnixMilli(); at >= g.From && at < g.To {
+				g.IDs = append(g.IDs, w.Value.ID)
+			}
+		}
+		groups[g.To] = g
+	}
+	var out []Group
+	for _, to := range slices.Sorted(maps.Keys(groups)) {
+		out = append(out, groups[to])
+	}
+	sortIDs(out)
+	return out
+}
 
 // windowed are windows of tumbleSize that begin at each multiple of every.
 func windowed(key string, visits []Input, every time.Duration) []Group {
@@ -117,18 +150,25 @@ func sortIDs(groups []Group) {
 	}
 }
 
+// joined are the pairs of a key, and what is alone.
 func joined(key string, impressions, clicks []Input) []Pair {
 	var out []Pair
+	taken := map[string]bool{}
 	for _, i := range impressions {
 		matched := false
 		for _, c := range clicks {
 			if d := c.At.Sub(i.At); d >= -joinBefore && d <= joinAfter {
-				matched = true
+				matched, taken[c.Value.ID] = true, true
 				out = append(out, Pair{key, i.Value.ID, c.Value.ID})
 			}
 		}
 		if !matched {
 			out = append(out, Pair{Key: key, Impression: i.Value.ID})
+		}
+	}
+	for _, c := range clicks {
+		if !taken[c.Value.ID] {
+			out = append(out, Pair{Key: key, Click: c.Value.ID})
 		}
 	}
 	// Which pair came first depends on how the inputs were interleaved.
@@ -231,7 +271,7 @@ func (a *Answer) Add(topic string, value []byte) {
 		a.err = fmt.Errorf("operators: %s: %w", topic, err)
 	}
 	line := string(value)
-	if topic == Sessions || topic == Paged {
+	if topic == Sessions || topic == Paged || topic == Slid {
 		var g Group
 		if err := json.Unmarshal(value, &g); err == nil {
 			sortIDs([]Group{g})
@@ -280,7 +320,7 @@ func (a *Answer) Verify(want map[string]map[string][]string) []error {
 		bad, first := 0, ""
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			g, w := got[key], want[topic][key]
-			if topic == Joined {
+			if unordered(topic) {
 				g, w = sorted(g), sorted(w)
 			}
 			if !slices.Equal(g, w) {
@@ -295,6 +335,9 @@ func (a *Answer) Verify(want map[string]map[string][]string) []error {
 	}
 	return wrong
 }
+
+// unordered says of which outputs the order of a key's records is not determined.
+func unordered(topic string) bool { return topic == Joined || topic == Inner || topic == Outer }
 
 func sorted(s []string) []string {
 	s = slices.Clone(s)

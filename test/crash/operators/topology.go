@@ -39,7 +39,10 @@ const (
 	Sessions = "sessions"
 	Paged    = "paged" // windows behind a repartition topic
 	Hopped   = "hopped"
-	Joined   = "joined"
+	Slid     = "slid"
+	Joined   = "joined" // each impression with its clicks, or alone
+	Inner    = "inner"  // without those that are alone
+	Outer    = "outer"  // also the clicks that are alone
 	Fired    = "fired"
 	Folded   = "folded"  // aggregations, one result for each record
 	Kept     = "kept"    // one record of a key
@@ -50,7 +53,7 @@ const (
 
 // Outputs are all outputs.
 func Outputs() []string {
-	return []string{Tumbled, Sessions, Paged, Hopped, Joined, Fired, Folded, Kept, Chained, Rowed, Rated}
+	return []string{Tumbled, Sessions, Paged, Hopped, Slid, Joined, Inner, Outer, Fired, Folded, Kept, Chained, Rowed, Rated}
 }
 
 // How time is cut. Disorder is how much earlier than one before it a record may be: below each grace.
@@ -59,6 +62,7 @@ const (
 	grace      = 4 * time.Second
 	tumbleSize = 10 * time.Second
 	hopEvery   = 5 * time.Second
+	slideSize  = 3 * time.Second
 	sessionGap = 5 * time.Second
 	joinBefore = 2 * time.Second
 	joinAfter  = 6 * time.Second
@@ -73,7 +77,7 @@ type Event struct {
 	After int64  `json:"after,omitempty"`
 }
 
-// Group is a record of Tumbled, Sessions, Paged and Hopped: all records of a window, as they came.
+// Group is a record of Tumbled, Sessions, Paged, Hopped and Slid: all records of a window, as they came.
 type Group struct {
 	Key  string   `json:"key"`
 	From int64    `json:"from"` // milliseconds since 1970
@@ -81,7 +85,7 @@ type Group struct {
 	IDs  []string `json:"ids"`
 }
 
-// Pair is a record of Joined; Click is empty if there was none.
+// Pair is a record of Joined, Inner and Outer. What was not there is empty.
 type Pair struct {
 	Key        string `json:"key"`
 	Impression string `json:"impression"`
@@ -112,19 +116,29 @@ func Topology() (*topology.Topology, error) {
 	groups(visits, Tumbled, window.Tumbling(tumbleSize))
 	groups(visits, Sessions, window.Session(sessionGap))
 	groups(visits, Hopped, window.Hopping(tumbleSize, hopEvery))
+	groups(visits, Slid, window.Sliding(slideSize))
 	// Each page has records of all partitions, which kills set hours of event time apart.
 	byPage := topology.KeyBy(visits, "pages", serde.String(), func(r event) (string, error) { return page(r.Key), nil }, topology.Partitions(Partitions))
 	groups(byPage, Paged, window.Tumbling(tumbleSize))
 
 	near := topology.JoinWithin(joinAfter).Before(joinBefore).Grace(grace)
-	pairs := topology.LeftJoin(from(Impressions), from(Clicks), "pairs", near, func(key string, i Event, c *Event) (Pair, error) {
-		p := Pair{Key: key, Impression: i.ID}
+	pair := func(key string, i, c *Event) (Pair, error) {
+		p := Pair{Key: key}
+		if i != nil {
+			p.Impression = i.ID
+		}
 		if c != nil {
 			p.Click = c.ID
 		}
 		return p, nil
-	})
-	topology.To(pairs, Joined, serde.String(), serde.JSON[Pair]())
+	}
+	impressions, clicks := from(Impressions), from(Clicks)
+	joined := func(topic string, pairs *topology.Stream[string, Pair]) {
+		topology.To(pairs, topic, serde.String(), serde.JSON[Pair](), topology.Name(topic+"-out"))
+	}
+	joined(Joined, topology.LeftJoin(impressions, clicks, "pairs", near, func(key string, i Event, c *Event) (Pair, error) { return pair(key, &i, c) }))
+	joined(Inner, topology.Join(impressions, clicks, "inner-pairs", near, func(key string, i, c Event) (Pair, error) { return pair(key, &i, &c) }))
+	joined(Outer, topology.OuterJoin(impressions, clicks, "outer-pairs", near, pair))
 
 	timers(from(Orders))
 	folds(b)
