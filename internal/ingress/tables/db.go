@@ -86,8 +86,10 @@ type base struct {
 	conn    *sql.Conn // nil: not begun
 	session []string  // of each connection
 	means   func(error) meaning
-	grant   string // what the reader needs
-	limit   int    // of the next answer; 0: readRows
+	grant   string                                       // what the reader needs
+	lookAt  func(context.Context, *sql.Conn) error       // holds the table to what a position needs
+	lock    func(context.Context) (mine bool, err error) // tries to take the lock on conn, and begins anew
+	limit   int                                          // of the next answer; 0: readRows
 }
 
 // rows is how many rows the next answer may have.
@@ -108,6 +110,40 @@ func (b *base) answered(n int, full bool) (more bool) {
 		b.limit = min(readRows, 2*asked)
 	}
 	return full || n == asked
+}
+
+// Check implements ingress.Rows.
+func (b *base) Check(ctx context.Context) error {
+	ctx, cancel := b.bounded(ctx)
+	defer cancel()
+	conn, err := b.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // what matters has been said
+	return b.lookAt(ctx, conn)
+}
+
+// Begin implements ingress.Rows.
+func (b *base) Begin(ctx context.Context) (mine bool, err error) {
+	b.End()
+	ctx, cancel := b.bounded(ctx)
+	defer cancel()
+	if b.conn, err = b.connect(ctx); err != nil {
+		return false, err
+	}
+	mine, err = b.lock(ctx)
+	if err == nil && mine {
+		// As it is now: it may be another table than it was.
+		err = b.lookAt(ctx, b.conn)
+	}
+	if err != nil || !mine {
+		b.End()
+	}
+	if err != nil {
+		return false, b.failed("take the lock", err)
+	}
+	return mine, nil
 }
 
 // bounded bounds one question.

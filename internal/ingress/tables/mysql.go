@@ -44,14 +44,16 @@ func MySQL(c Config) (ingress.Rows, error) {
 	if c.Settle <= 0 {
 		c.Settle = DefaultSettle
 	}
-	return &mysqlRows{now: time.Now, base: base{
+	m := &mysqlRows{now: time.Now, base: base{
 		cfg: c, name: "mysql", db: sql.OpenDB(connector), means: mysqlMeans,
 		session: []string{
 			"SET SESSION time_zone = '+00:00'", "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET SESSION autocommit = 1",
 			"/*!80000 SET SESSION information_schema_stats_expiry = 0 */", // MySQL only: else the last number is an old one
 		},
 		grant: "GRANT SELECT ON " + c.Table + " to the user of the DSN",
-	}}, nil
+	}}
+	m.lookAt, m.lock = m.look, m.take
+	return m, nil
 }
 
 type mysqlRows struct {
@@ -99,41 +101,13 @@ func quoted(names ...string) string {
 
 func (m *mysqlRows) table() string { return quoted(strings.Split(m.cfg.Table, ".")...) }
 
-// Check implements ingress.Rows.
-func (m *mysqlRows) Check(ctx context.Context) error {
-	ctx, cancel := m.bounded(ctx)
-	defer cancel()
-	conn, err := m.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // what matters has been said
-	return m.look(ctx, conn)
-}
-
-// Begin implements ingress.Rows.
-func (m *mysqlRows) Begin(ctx context.Context) (mine bool, err error) {
-	m.End()
-	ctx, cancel := m.bounded(ctx)
-	defer cancel()
-	if m.conn, err = m.connect(ctx); err != nil {
-		return false, err
-	}
+// take tries to take the lock. What was seen under an earlier one says nothing about what happened meanwhile: the time begins again.
+func (m *mysqlRows) take(ctx context.Context) (mine bool, err error) {
+	m.decided, m.marks = 0, nil
 	lock, _ := m.cfg.lockName()
 	var got sql.NullInt64
 	err = m.conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 0)", lock).Scan(&got)
-	if mine = got.Int64 == 1; err == nil && mine {
-		err = m.look(ctx, m.conn)
-	}
-	if err != nil || !mine {
-		m.End()
-	}
-	// What was seen before says nothing about what happened meanwhile: the time begins again.
-	m.decided, m.marks = 0, nil
-	if err != nil {
-		return false, m.failed("take the lock", err)
-	}
-	return mine, nil
+	return got.Int64 == 1, err
 }
 
 // look holds the table to what a position needs.

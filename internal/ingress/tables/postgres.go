@@ -33,7 +33,7 @@ func PostgreSQL(c Config) (ingress.Rows, error) {
 	if pc.ConnectTimeout == 0 {
 		pc.ConnectTimeout = 10 * time.Second
 	}
-	return &postgres{base: base{
+	p := &postgres{base: base{
 		cfg: c, name: "postgres", db: stdlib.OpenDB(*pc), means: postgresMeans,
 		session: []string{
 			"SET application_name = 'streamd'", "SET TimeZone = 'UTC'", "SET DateStyle = 'ISO'", "SET IntervalStyle = 'iso_8601'", "SET extra_float_digits = 1",
@@ -41,7 +41,9 @@ func PostgreSQL(c Config) (ingress.Rows, error) {
 			"SET row_security = off", // rows that it would hide are an error then
 		},
 		grant: "GRANT SELECT ON " + c.Table + " and on the sequence of its numbers, to the user of the DSN",
-	}}, nil
+	}}
+	p.lookAt, p.lock = p.look, p.take
+	return p, nil
 }
 
 type postgres struct {
@@ -69,40 +71,12 @@ func postgresMeans(err error) meaning {
 	return temporary
 }
 
-// Check implements ingress.Rows.
-func (p *postgres) Check(ctx context.Context) error {
-	ctx, cancel := p.bounded(ctx)
-	defer cancel()
-	conn, err := p.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }() // what matters has been said
-	return p.look(ctx, conn)
-}
-
-// Begin implements ingress.Rows.
-func (p *postgres) Begin(ctx context.Context) (mine bool, err error) {
-	p.End()
-	ctx, cancel := p.bounded(ctx)
-	defer cancel()
-	if p.conn, err = p.connect(ctx); err != nil {
-		return false, err
-	}
+// take tries to take the lock, and forgets what was seen under an earlier one.
+func (p *postgres) take(ctx context.Context) (mine bool, err error) {
+	p.decided, p.high, p.writers = 0, 0, nil
 	_, lock := p.cfg.lockName()
 	err = p.conn.QueryRowContext(ctx, "SELECT pg_try_advisory_lock($1)", lock).Scan(&mine)
-	if err == nil && mine {
-		// As it is now: it may be another table than it was.
-		err = p.look(ctx, p.conn)
-	}
-	if err != nil || !mine {
-		p.End()
-	}
-	p.decided, p.high, p.writers = 0, 0, nil
-	if err != nil {
-		return false, p.failed("take the lock", err)
-	}
-	return mine, nil
+	return mine, err
 }
 
 // regclass is the table's name as to_regclass reads it.
