@@ -5,46 +5,14 @@ package crash
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/streamd/streamd/test/smalldisk"
 )
-
-// diskMiB is the size of the small disk: the free space below which nothing is written (256 MiB), and some.
-const diskMiB = 420
-
-// inNamespace tells the child that it may mount.
-const inNamespace = "STREAMD_TEST_IN_NAMESPACE"
-
-// smallDisk mounts a small file system on dir. Where this user may not mount, the test runs once more inside a
-// namespace of its own, where he may; false: that was it.
-func smallDisk(t *testing.T, dir string) bool {
-	t.Helper()
-	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=420m")
-	if err == nil {
-		t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-		return true
-	}
-	if !errors.Is(err, syscall.EPERM) || os.Getenv(inNamespace) != "" {
-		t.Fatalf("mounting a tmpfs: %v", err)
-	}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), inNamespace+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}
-	out, err := cmd.CombinedOutput()
-	t.Logf("in a namespace, since mounting is not permitted here:\n%s", out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return false
-}
 
 // TestFullDisk: the disk of one host fills up while it works. Its tasks pause, saying so; a process that is killed and
 // started meanwhile waits or is refused with a code that means "try again"; when there is space it goes on. Nothing
@@ -52,7 +20,7 @@ func smallDisk(t *testing.T, dir string) bool {
 // CRASH 37
 func TestFullDisk(t *testing.T) {
 	disk := t.TempDir()
-	if !smallDisk(t, disk) {
+	if !smalldisk.Mount(t, disk) {
 		return
 	}
 	m := newCampaign(t, 5*time.Minute, CampaignConfig{Program: program(t), Seed: seedOf(t)})
@@ -114,7 +82,7 @@ func fill(t *testing.T, path string) {
 	}
 	defer f.Close()
 	block := make([]byte, 1<<20)
-	for range diskMiB + 1 {
+	for range smalldisk.MiB + 1 {
 		if _, err := f.Write(block); err != nil {
 			if !errors.Is(err, syscall.ENOSPC) {
 				t.Fatal(err)

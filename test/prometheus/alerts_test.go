@@ -26,10 +26,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/streamd/streamd/internal/embedded"
+	"github.com/streamd/streamd/test/smalldisk"
 )
-
-// inNamespace tells the child that it may mount.
-const inNamespace = "STREAMD_TEST_IN_NAMESPACE"
 
 // The pipelines, a topic of each named like it. "well" is the one that nothing happens to.
 const (
@@ -235,7 +233,7 @@ var driven = []string{
 // alert fires in the situation that it names and is over after it, and that the pipeline which nothing happens to has none.
 func TestAlertsFire(t *testing.T) {
 	disk := t.TempDir()
-	if !smallDisk(t, disk) {
+	if !smalldisk.Mount(t, disk) {
 		return
 	}
 	g := &rig{t: t, dirs: t.TempDir(), binary: filepath.Join(t.TempDir(), "streamd")}
@@ -377,33 +375,6 @@ func post(ctx context.Context, address string) {
 	if resp, err := http.DefaultClient.Do(req); err == nil {
 		_ = resp.Body.Close()
 	}
-}
-
-// smallDisk mounts a small file system on dir. Where this user may not mount, the test runs once more inside a
-// namespace of its own, where he may; false: that was it.
-func smallDisk(t *testing.T, dir string) bool {
-	t.Helper()
-	err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=420m")
-	if err == nil {
-		t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-		return true
-	}
-	if !errors.Is(err, syscall.EPERM) || os.Getenv(inNamespace) != "" {
-		t.Fatalf("mounting a tmpfs: %v", err)
-	}
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), inNamespace+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}
-	out, err := cmd.CombinedOutput()
-	t.Logf("in a namespace, since mounting is not permitted here:\n%s", out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return false
 }
 
 // occupy leaves less than a tenth of the small disk.

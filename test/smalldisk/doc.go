@@ -1,0 +1,2 @@
+// Package smalldisk gives tests a file system that fills up.
+package smalldisk
