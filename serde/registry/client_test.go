@@ -216,18 +216,18 @@ func TestSlowRegistry(t *testing.T) {
 	}
 	id := r.Add("a", "AVRO", text+`]}`, refs...)
 	slow := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		time.Sleep(60 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond)
 		r.ServeHTTP(w, q)
 	}))
 	t.Cleanup(slow.Close)
-	const timeout = 100 * time.Millisecond // of one request: 400 ms for all 13, which take 780
+	const timeout = 500 * time.Millisecond // of one request: 2 s for all 13, which take 3.9 s
 	codec := registry.NewCodec(newClient(t, registry.Config{URLs: []string{slow.URL}, Timeout: timeout}), registry.Output{Format: registry.Avro})
 	value := wire(uint32(id), strings.Repeat("a", references))
 	began := time.Now()
 	_, err := codec.AppendJSON(nil, value)
 	fails(t, err, true, "too slow")
-	if took := time.Since(began); took > 600*time.Millisecond {
-		t.Errorf("it took %v, want 400 ms at most", took)
+	if took := time.Since(began); took > 6*timeout {
+		t.Errorf("it took %v, want %v at most", took, 4*timeout)
 	}
 	before := len(r.Requests())
 	_, err = codec.AppendJSON(nil, value)
