@@ -151,8 +151,9 @@ func TestLeftOpenByAnOldLeader(t *testing.T) {
 	}
 }
 
-// TestLeftOpenOffsets: the offsets of the group are looked at as well.
-func TestLeftOpenOffsets(t *testing.T) {
+// offsetsLeftOpen makes a cluster in which a transaction of the producer is open where the group "bills-chaos" has its offsets.
+func offsetsLeftOpen(t *testing.T) (*fake, *producer, []broker.OffsetCommit) {
+	t.Helper()
 	f := newFake(t, 1)
 	if err := f.c.CreateTopic(testContext(t), broker.Topic{Name: broker.OffsetsTopic, Partitions: 5, Replicas: -1, Cleanup: broker.Compact}); err != nil {
 		t.Fatal(err)
@@ -163,6 +164,12 @@ func TestLeftOpenOffsets(t *testing.T) {
 		return openIn(r.(*kmsg.DescribeProducersRequest), p.pid, 0, func(topic string, n int32) bool { return topic == broker.OffsetsTopic && n == 2 }), nil, true
 	})
 	offsets := []broker.OffsetCommit{{TopicPartition: tpOf("in", 0), Next: 1}}
+	return f, p, offsets
+}
+
+// TestLeftOpenOffsets: the offsets of the group are looked at as well.
+func TestLeftOpenOffsets(t *testing.T) {
+	_, p, offsets := offsetsLeftOpen(t)
 	_, out, err := p.Commit(testContext(t), broker.GroupMeta{Group: "bills-chaos", Member: "m", Generation: 1}, offsets)
 	if out != broker.NotCommitted || !errors.Is(err, broker.ErrLeftOpen) || !strings.Contains(err.Error(), "__consumer_offsets/2") {
 		t.Fatalf("%v, %v", out, err)
@@ -171,16 +178,7 @@ func TestLeftOpenOffsets(t *testing.T) {
 
 // TestLeftOpenOffsetsAfterAFault: that the metadata could not be read says nothing of what is open in the offsets.
 func TestLeftOpenOffsetsAfterAFault(t *testing.T) {
-	f := newFake(t, 1)
-	if err := f.c.CreateTopic(testContext(t), broker.Topic{Name: broker.OffsetsTopic, Partitions: 5, Replicas: -1, Cleanup: broker.Compact}); err != nil {
-		t.Fatal(err)
-	}
-	p := newProducer(t, f.c, "x")
-	f.ControlKey(int16(kmsg.DescribeProducers), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		f.KeepControl()
-		return openIn(r.(*kmsg.DescribeProducersRequest), p.pid, 0, func(topic string, n int32) bool { return topic == broker.OffsetsTopic && n == 2 }), nil, true
-	})
-	offsets := []broker.OffsetCommit{{TopicPartition: tpOf("in", 0), Next: 1}}
+	f, p, offsets := offsetsLeftOpen(t)
 	for range 4 { // of each address and of what is tried again
 		f.net.LoseRequest(3)
 	}

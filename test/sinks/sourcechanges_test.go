@@ -30,14 +30,7 @@ func TestTableSourceChanges(t *testing.T) {
 	for _, k := range sourceKinds() {
 		t.Run(k.name, func(t *testing.T) {
 			server, db := started(t, k.server, k.driver, k.admin)
-			do := func(statements string) {
-				t.Helper()
-				for s := range strings.SplitSeq(statements, "; ") {
-					if _, err := db.ExecContext(t.Context(), s); s != "" && err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
+			do := func(statements string) { t.Helper(); execute(t, db, statements) }
 			do("CREATE TABLE t (id " + k.id + ", a int)")
 			all, dsn := mariadb, server.DSN(database)
 			if k.prepares {

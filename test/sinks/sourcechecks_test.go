@@ -74,6 +74,16 @@ func refused(t *testing.T, k sourceKind, c source.Config, dsn string) error {
 	return rows.Check(t.Context())
 }
 
+// execute runs statements, one after the other.
+func execute(t *testing.T, db *sql.DB, statements string) {
+	t.Helper()
+	for s := range strings.SplitSeq(statements, "; ") {
+		if _, err := db.ExecContext(t.Context(), s); s != "" && err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // must is a *ingress.SetupError that says the words.
 func must(t *testing.T, what string, err error, rights bool, words string) {
 	t.Helper()
@@ -88,14 +98,7 @@ func TestTableSourceChecks(t *testing.T) {
 	for _, k := range sourceKinds() {
 		t.Run(k.name, func(t *testing.T) {
 			server, db := started(t, k.server, k.driver, k.admin)
-			do := func(statements string) {
-				t.Helper()
-				for s := range strings.SplitSeq(statements, "; ") {
-					if _, err := db.ExecContext(t.Context(), s); s != "" && err != nil {
-						t.Fatal(err)
-					}
-				}
-			}
+			do := func(statements string) { t.Helper(); execute(t, db, statements) }
 			do("CREATE TABLE good (id " + k.id + ", a int)")
 			all := mariadbRefusals()
 			if k.prepares {
