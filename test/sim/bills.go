@@ -206,6 +206,16 @@ func (l *loader) input(p int) record.TopicPartition {
 	return record.TopicPartition{Topic: billsTopic, Partition: record.Partition(p)}
 }
 
+// newest is the latest time of a bill that was sent to a partition.
+func (l *loader) newest(partition int) (at time.Time) {
+	for _, x := range l.log[partition] {
+		if x.at.After(at) {
+			at = x.at
+		}
+	}
+	return at
+}
+
 // burst appends the next bills, if it is time.
 func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 	if l.left <= 0 || now.Before(l.next) {
@@ -238,8 +248,9 @@ func (l *loader) burst(now time.Time, abort func(p broker.Producer)) {
 		}
 		l.left--
 		s := l.bill(now)
-		// A late one is told from a new one only once the task has a stream time, so not in its first transaction.
-		if l.rng.IntN(50) == 0 && !l.noLate && l.b.Position(group, l.input(s.partition)).Next > 0 {
+		// A late one is told from a new one only once the task has a stream time, so not in its first transaction, and
+		// only by what came in its partition lately: behind a silence nothing is late.
+		if l.rng.IntN(50) == 0 && !l.noLate && l.b.Position(group, l.input(s.partition)).Next > 0 && now.Sub(l.newest(s.partition)) < window {
 			s.at = now.Add(-3 * window)
 			s.id = "late-" + s.id
 			l.late++
