@@ -66,8 +66,8 @@ func (q *StoreQuery[K, V]) Owners(ctx context.Context) ([]Owner, error) {
 	inputs, self := s.inputsOf(q.sub)
 	for _, m := range members {
 		for _, tp := range m.Owned {
-			// All inputs of a partition go to one member: any of them tells.
-			if int(tp.Partition) < len(out) && slices.Contains(inputs, tp.Topic) {
+			// All inputs of a partition go to one member: any of them tells. What it owns is bytes that another program may have written.
+			if tp.Partition >= 0 && int(tp.Partition) < len(out) && slices.Contains(inputs, tp.Topic) {
 				o := &out[tp.Partition]
 				o.Instance, o.Address, o.Here = m.Instance, string(m.UserData), m.Instance == self
 			}

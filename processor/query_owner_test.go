@@ -136,3 +136,16 @@ func TestOwnersOfSeveralInputs(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 }
+
+// TestOwnersOfAnOddMember: what a member is said to own is bytes that another program may have written.
+func TestOwnersOfAnOddMember(t *testing.T) {
+	w := newWorld(t, sums(t))
+	a := w.live()
+	w.b.Group("app").Rebalance(context.Background(), map[string][]record.TopicPartition{"a": {
+		{Topic: "in", Partition: 0}, {Topic: "in", Partition: 1}, {Topic: "in", Partition: -1}, {Topic: "in", Partition: 2}, {Topic: "other", Partition: 0},
+	}})
+	all, err := querySums(a, MaxStaleness(0)).Owners(context.Background())
+	if err != nil || len(all) != 2 || all[0].Instance != "a" || all[1].Instance != "a" {
+		t.Errorf("%+v, %v", all, err)
+	}
+}
