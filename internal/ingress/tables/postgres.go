@@ -308,15 +308,30 @@ func (p *postgres) decide(ctx context.Context, after int64) (d ingress.Decision,
 // given is the last number that was given out. It comes after what was seen of the table and its writers, and says whether that was of the table that was looked at.
 func (p *postgres) given(ctx context.Context) (int64, error) {
 	var last sql.NullInt64
-	var same bool
+	var same, readable bool
+	var sequence string
 	err := p.conn.QueryRowContext(ctx, `
 		SELECT pg_sequence_last_value(s.seqrelid), COALESCE(to_regclass($1) = c.oid, false) AND NOT c.relispartition AND NOT pg_is_in_recovery()
-		       AND s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle AND NOT EXISTS (SELECT 1 FROM pg_inherits i WHERE i.inhparent = c.oid)
-		FROM pg_class c, pg_sequence s WHERE c.oid = $2::bigint::oid AND s.seqrelid = $3::bigint::oid`, p.regclass(), p.table, p.sequence).Scan(&last, &same)
-	if errors.Is(err, sql.ErrNoRows) || err == nil && !same {
+		       AND s.seqcache = 1 AND s.seqincrement > 0 AND NOT s.seqcycle AND NOT EXISTS (SELECT 1 FROM pg_inherits i WHERE i.inhparent = c.oid),
+		       s.seqrelid::regclass::text, has_sequence_privilege(s.seqrelid, 'SELECT')
+		FROM pg_class c, pg_sequence s WHERE c.oid = $2::bigint::oid AND s.seqrelid = $3::bigint::oid`, p.regclass(), p.table, p.sequence).Scan(&last, &same, &sequence, &readable)
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && !same:
 		return 0, p.changed()
+	case err != nil || last.Valid || !readable:
+		return last.Int64, err
 	}
-	return last.Int64, err
+	// It has given out none since it was made, or told where to go on (RESTART WITH): all below its next one are behind it.
+	var called bool
+	switch err := p.conn.QueryRowContext(ctx, "SELECT last_value, is_called FROM "+sequence).Scan(&last, &called); {
+	case err != nil && postgresMeans(err) == setup: // renamed just now
+		return 0, p.changed()
+	case err != nil:
+		return 0, err
+	case !called:
+		last.Int64--
+	}
+	return last.Int64, nil
 }
 
 // changed is temporary: the next Begin looks at what is there now.
