@@ -214,21 +214,28 @@ func (m *mysqlRows) Decided(ctx context.Context, after int64) (d ingress.Decisio
 	}
 	m.settle(high, began, m.now())
 	d.UpTo = m.decided
+	began = m.now()
 	schema, name := m.cfg.schema()
 	var next sql.NullInt64
 	if err := m.conn.QueryRowContext(ctx, "SELECT auto_increment FROM information_schema.tables WHERE table_schema = COALESCE(NULLIF(?, ''), DATABASE()) AND table_name = ?", schema, name).Scan(&next); err != nil {
 		return d, m.failed("ask for the last number", err)
 	}
+	m.stood(m.now().Sub(began))
 	d.Given = max(0, next.Int64-1)
 	return d, nil
 }
 
-// settle notes the highest number of an answer that came now, and what has been seen for long enough by then. A server that does not answer may have stood still, and with it the
-// transactions whose end is waited for: that time does not count.
-func (m *mysqlRows) settle(high sql.NullInt64, began, now time.Time) {
+// stood takes off the time that a question took. A server that does not answer may have stood still, and with it the transactions whose end is waited for: that time does not count,
+// whichever question it was.
+func (m *mysqlRows) stood(d time.Duration) {
 	for i := range m.marks {
-		m.marks[i].at = m.marks[i].at.Add(now.Sub(began))
+		m.marks[i].at = m.marks[i].at.Add(d)
 	}
+}
+
+// settle notes the highest number of an answer that came now, and what has been seen for long enough by then.
+func (m *mysqlRows) settle(high sql.NullInt64, began, now time.Time) {
+	m.stood(now.Sub(began))
 	if high.Valid && (len(m.marks) == 0 || now.Sub(m.marks[len(m.marks)-1].at) >= m.cfg.Settle/mostMarks) {
 		m.marks = append(m.marks, mark{high.Int64, now})
 	}
@@ -245,17 +252,23 @@ func (m *mysqlRows) Read(ctx context.Context, after, upTo int64, add func(ingres
 	}
 	ctx, cancel := m.bounded(ctx)
 	defer cancel()
+	began := m.now()
 	rows, err := m.conn.QueryContext(ctx, m.query, after, upTo, m.rows())
 	if err != nil {
 		return false, m.failed("read rows", err)
 	}
 	defer func() { _ = rows.Close() }() // Err says what matters
+	next := func() bool {
+		there := rows.Next()
+		m.stood(m.now().Sub(began))
+		return there
+	}
 	types, err := rows.ColumnTypes()
 	if err != nil {
 		return false, m.failed("read rows", err)
 	}
 	n := 0
-	for rows.Next() {
+	for ; next(); began = m.now() {
 		var r ingress.Row
 		values := make([]sql.RawBytes, len(types)-1)
 		into := []any{&r.Number}
