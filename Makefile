@@ -61,10 +61,11 @@ PURE := models sim synctest planted-core
 
 .PHONY: beside
 beside: tools kafka
-	@dir=$$(mktemp -d); trap 'kill $$others $$pure 2> /dev/null || true; rm -rf "$$dir"' EXIT; \
-	nice -n 10 $(MAKE) -k $(PURE) > "$$dir/pure" 2>&1 & pure=$$!; \
-	$(MAKE) -k $(OTHERS) > "$$dir/others" 2>&1 & others=$$!; \
-	failed=0; $(MAKE) -k $(KAFKAS) 2>&1 | tee "$$dir/kafkas" || failed=1; \
+	@dir=$$(mktemp -d); all=; trap 'kill $$all 2> /dev/null || true; rm -rf "$$dir"' EXIT; trap 'exit 130' INT TERM; \
+	nice -n 10 $(MAKE) -k $(PURE) > "$$dir/pure" 2>&1 & pure=$$!; all="$$all $$pure"; \
+	$(MAKE) -k $(OTHERS) > "$$dir/others" 2>&1 & others=$$!; all="$$all $$others"; \
+	$(MAKE) -k $(KAFKAS) > >(tee "$$dir/kafkas") 2>&1 & kafkas=$$!; all="$$all $$kafkas"; \
+	failed=0; wait $$kafkas || failed=1; \
 	wait $$others || failed=1; echo "--- beside it: $(OTHERS)"; cat "$$dir/others"; \
 	wait $$pure || failed=1; echo "--- beside it: $(PURE)"; cat "$$dir/pure"; \
 	if [ $$failed != 0 ]; then echo "--- what is red:"; grep -h -A 40 -e '^ *--- FAIL' -e '^panic:' -e '^FAIL' "$$dir"/* || true; fi; \
