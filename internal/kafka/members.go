@@ -25,6 +25,7 @@ const (
 // Members implements broker.Cluster.
 func (c *Cluster) Members(ctx context.Context, group string) ([]broker.Member, error) {
 	var out []broker.Member
+	var unknown error // an answer that asking again at once does not better: whoever waits for it is told
 	err := c.retrying(ctx, reqMembers, group, adminLimit, func(ctx context.Context) error {
 		addr, err := c.coordinator(ctx, group, sarama.CoordinatorGroup)
 		if err != nil {
@@ -47,14 +48,18 @@ func (c *Cluster) Members(ctx context.Context, group string) ([]broker.Member, e
 		}
 		switch g.State {
 		case groupStable:
-			out, err = members(g)
-			return err
+			out, unknown = members(g)
+			return nil
 		case groupEmpty, groupDead:
 			out = nil
 			return nil
 		}
-		return &broker.Error{Op: string(reqMembers), Where: group, Kind: broker.ErrRebalancing, Cause: fmt.Errorf("it is in state %s", g.State)}
+		unknown = &broker.Error{Op: string(reqMembers), Where: group, Kind: broker.ErrRebalancing, Cause: fmt.Errorf("it is in state %s", g.State)}
+		return nil
 	})
+	if err == nil {
+		err = unknown
+	}
 	if err != nil {
 		return nil, err
 	}
