@@ -21,7 +21,7 @@ import (
 
 // Config says how a registry is reached, and bounds what it may send.
 type Config struct {
-	// URLs are the addresses of the registry, tried in this order. At least one.
+	// URLs are the addresses of the registry, tried in this order, from the one that answered last. At least one.
 	URLs []string
 	// Username and Password are for basic authentication; none if both are empty.
 	Username, Password string
@@ -69,11 +69,13 @@ type Client struct {
 	// partial is what was read for a schema whose whole did not come in time, so that a slow registry is not asked for it again and again; no
 	// version of a subject ever changes. Guarded by asking.
 	partial map[reference]schemaAnswer
-	mu      sync.Mutex // guards what is below
-	byID    map[uint32]*known
-	pause   time.Duration // 0: the last request was answered
-	until   time.Time     // end of the pause
-	cause   error         // of the pause
+	// first is the address to begin with: those that do not answer would take the time of a look-up each time. Guarded by asking.
+	first int
+	mu    sync.Mutex // guards what is below
+	byID  map[uint32]*known
+	pause time.Duration // 0: the last request was answered
+	until time.Time     // end of the pause
+	cause error         // of the pause
 }
 
 // known is a schema, or that there is none.
@@ -399,14 +401,20 @@ func (c *Client) ask(ctx context.Context, method, path string, body, answer any)
 		return unavailable(cause)
 	}
 	var errs []error
-	for _, base := range c.cfg.URLs {
-		err := c.request(ctx, method, strings.TrimSuffix(base, "/")+path, body, answer)
+	for i := range c.cfg.URLs {
+		n := (c.first + i) % len(c.cfg.URLs)
+		err := c.request(ctx, method, strings.TrimSuffix(c.cfg.URLs[n], "/")+path, body, answer)
 		var no *refusal
 		if err == nil || errors.As(err, &no) {
+			c.first = n
 			c.answered()
 			return err
 		}
 		errs = append(errs, err)
+		if ctx.Err() != nil { // the others were not tried: it goes on here
+			c.first = n
+			break
+		}
 	}
 	err := errors.Join(errs...)
 	slow := errors.Is(context.Cause(ctx), errSlow)

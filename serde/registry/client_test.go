@@ -417,3 +417,27 @@ func TestValues(t *testing.T) {
 		t.Errorf("a tombstone of a type without null: %v", err)
 	}
 }
+
+// TestAddressesThatDoNotAnswer: addresses that take the whole time of a look-up do not keep those behind them from being asked, now or later.
+func TestAddressesThatDoNotAnswer(t *testing.T) {
+	r := registrytest.New(t)
+	r.Add("R", "AVRO", `{"type":"fixed","name":"R","size":1}`)
+	r.Add("S", "AVRO", `{"type":"fixed","name":"S","size":1}`)
+	id := r.Add("a", "AVRO", `{"type":"record","name":"A","fields":[{"name":"r","type":"R"},{"name":"s","type":"S"}]}`,
+		registrytest.Reference{Name: "R", Subject: "R", Version: 1}, registrytest.Reference{Name: "S", Subject: "S", Version: 1})
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() }))
+	t.Cleanup(silent.Close)
+	for n := 2; n <= 5; n++ {
+		urls := append(slices.Repeat([]string{silent.URL}, n), r.URL)
+		codec := registry.NewCodec(newClient(t, registry.Config{URLs: urls, Timeout: 100 * time.Millisecond}), registry.Output{Format: registry.Avro})
+		var err error
+		for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+			if _, err = codec.AppendJSON(nil, wire(uint32(id), "ab")); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			t.Errorf("with %d that do not answer: %v", n, err)
+		}
+	}
+}

@@ -68,6 +68,8 @@ func (c *Codec) Resolve(ctx context.Context) error {
 func (c *Codec) Probe(ctx context.Context) (string, error) {
 	c.client.asking.Lock()
 	defer c.client.asking.Unlock()
+	ctx, cancel := c.client.lookup(ctx)
+	defer cancel()
 	o := c.out
 	o.Register = false
 	w, err := o.resolve(ctx, c.client)
