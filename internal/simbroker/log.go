@@ -59,6 +59,7 @@ type partitionLog struct {
 	leaderEpoch int32
 	producers   map[int64]*producerState
 	open        []*span // in order of first. Invariant: open[i].status == Open
+	met         map[record.Offset]time.Time // tombstones, since the first compaction that met them
 }
 
 func newPartitionLog(tp record.TopicPartition) *partitionLog {
@@ -249,8 +250,21 @@ func (l *partitionLog) truncate(to record.Offset) {
 	}
 }
 
-// compact keeps the newest committed record of each key below the last stable offset, and drops
-// aborted records and tombstones older than deleteRetention. Offsets do not change.
+// outlived says whether a tombstone may go: it stays for its retention from the first compaction on that meets it (KIP-534), so that
+// who has read an older value has that long to read it.
+func (l *partitionLog) outlived(o record.Offset, now time.Time, retention time.Duration) bool {
+	since, ok := l.met[o]
+	if !ok {
+		if l.met == nil {
+			l.met = map[record.Offset]time.Time{}
+		}
+		l.met[o] = now
+	}
+	return ok && now.Sub(since) > retention
+}
+
+// compact keeps the newest committed record of each key below the last stable offset, and drops aborted records and
+// tombstones that have outlived deleteRetention. Offsets do not change.
 func (l *partitionLog) compact(now time.Time, deleteRetention time.Duration) {
 	limit := l.stable()
 	newest := map[string]record.Offset{}
@@ -272,7 +286,7 @@ func (l *partitionLog) compact(now time.Time, deleteRetention time.Duration) {
 		for k := range b.records {
 			r := &b.records[k]
 			aborted := b.txn != nil && b.txn.status == Aborted
-			old := r.Value == nil && now.Sub(r.Timestamp) > deleteRetention
+			old := r.Value == nil && l.outlived(r.Offset, now, deleteRetention)
 			if !aborted && !old && newest[string(r.Key)] == r.Offset {
 				kept = append(kept, *r)
 			}

@@ -83,9 +83,7 @@ func whats() []what {
 			}
 		}},
 		{"compaction", 1, nil, func(w *world, _ Fault) {
-			for _, tp := range w.changelogs() {
-				w.b.Compact(tp)
-			}
+			w.compact()
 			w.compactRates()
 		}},
 		{"retention", 1, nil, func(w *world, _ Fault) { // of the input: what is processed goes
@@ -203,6 +201,7 @@ func (w *world) jump(d time.Duration) {
 	w.b.Advance(d / 2)
 	if r := w.load.rates; r != nil { // what is deleted now is compacted away before anybody has heard of it
 		r.burst(w.load, w.now(), w.abort)
+		w.compactRates() // by now: what it meets may go with the second one
 	}
 	w.b.Advance(d - d/2)
 	w.compactRates()
@@ -239,8 +238,14 @@ func (w *world) night(f Fault) {
 	}
 	w.load.resend, w.load.next = 3, w.now()
 	w.load.burst(w.now(), w.abort)
+	w.compact() // by now: what it meets may go after the night
 	w.jump(night)
 	w.load.noLate = true // the tasks' stream time is that of yesterday until their first commit
+	w.compact()
+}
+
+// compact runs the log cleaner on the changelogs.
+func (w *world) compact() {
 	for _, tp := range w.changelogs() {
 		w.b.Compact(tp)
 	}
