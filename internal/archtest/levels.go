@@ -18,6 +18,7 @@ var levels = map[string]int{
 	"internal/fault":      0,
 	"internal/ordered":    0,
 	"internal/tlsfile":    0,
+	"internal/pgdsn":      0,
 	"internal/broker":     1,
 	"internal/metric":     1,
 	"internal/embedded":   1,

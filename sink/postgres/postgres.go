@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/streamd/streamd/internal/pgdsn"
 	"github.com/streamd/streamd/sink"
 	"github.com/streamd/streamd/sink/internal/sqldb"
 )
@@ -40,9 +41,9 @@ type Config struct {
 
 // Open makes a target. It does not connect.
 func Open(c Config) (sink.Target, error) {
-	pc, err := pgx.ParseConfig(c.DSN)
+	pc, err := pgdsn.Parse(c.DSN)
 	if err != nil {
-		return nil, fmt.Errorf("postgres: the DSN: %w", err) // without the password: pgx leaves it out
+		return nil, fmt.Errorf("postgres: the DSN: %w", err) // without anything of it
 	}
 	if c.Dial != nil {
 		pc.DialFunc = c.Dial

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/streamd/streamd/internal/ingress"
+	"github.com/streamd/streamd/internal/pgdsn"
 )
 
 // PostgreSQL makes the rows of a table there. It does not connect.
@@ -26,9 +27,9 @@ func PostgreSQL(c Config) (ingress.Rows, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	pc, err := pgx.ParseConfig(c.DSN)
+	pc, err := pgdsn.Parse(c.DSN)
 	if err != nil {
-		return nil, fmt.Errorf("the DSN: %w", err) // without the password: pgx leaves it out
+		return nil, fmt.Errorf("the DSN: %w", err) // without anything of it
 	}
 	if pc.ConnectTimeout == 0 {
 		pc.ConnectTimeout = 10 * time.Second

@@ -2,6 +2,7 @@ package tables
 
 import (
 	"maps"
+	"strings"
 	"testing"
 )
 
@@ -17,6 +18,15 @@ func TestPreparedWritersAreAwaited(t *testing.T) {
 	} {
 		if await(writers, c.now); !maps.Equal(writers, c.want) {
 			t.Errorf("look %d: it waits for %v, want %v", i+1, writers, c.want)
+		}
+	}
+}
+
+func TestAWrongDSNIsNotShown(t *testing.T) {
+	for _, dsn := range []string{"postgres://app:zq/3%xv@127.0.0.1:5432/db", "user=app password = 'zq xv' port=x", "postgres://app:zq@xv@127.0.0.1/db"} {
+		_, err := PostgreSQL(Config{DSN: dsn, Table: "t", Column: "id"})
+		if err == nil || strings.Contains(err.Error(), "zq") || strings.Contains(err.Error(), "xv") {
+			t.Errorf("%s: %v, want one without the password", dsn, err)
 		}
 	}
 }
