@@ -30,7 +30,7 @@ type TableIngress struct {
 // Open makes the rows of the table. It does not connect.
 func (t *TableIngress) Open(pipeline, source string) (ingress.Rows, error) {
 	rows, err := t.open(tables.Config{
-		DSN: t.DSN, Table: t.Table, Column: t.Column, Columns: t.Columns, Settle: t.Settle,
+		DSN: t.DSN, Table: t.Table, Column: t.Column, Columns: t.Columns, Key: t.KeyField, Settle: t.Settle,
 		Lock: IngressID(pipeline, source, t.Table),
 	})
 	if err != nil {
@@ -133,13 +133,13 @@ func (r *planner) tableIngress(s *sourcePlan, o *object, in *Ingress, database s
 }
 
 // tableFields are what both kinds have, with own between them.
-func tableFields(dsn, column string, own ...Field) []Field {
+func tableFields(dsn, also, column string, own ...Field) []Field {
 	return slices.Concat([]Field{
 		{Name: "dsn", Kind: KindText, Required: true, Doc: dsn},
-		{Name: "table", Kind: KindText, Required: true, Doc: "The table, `NAME` or `SCHEMA.NAME`. The user needs SELECT on it."},
+		{Name: "table", Kind: KindText, Required: true, Doc: "The table, `NAME` or `SCHEMA.NAME`. The user needs SELECT on it" + also + "."},
 		{Name: "column", Kind: KindText, Required: true, Doc: column},
 		{Name: "columns", Kind: KindTexts, Doc: "The columns that a record has. Default: all that are there at the start."},
-		{Name: "key_field", Kind: KindText, Doc: "The column, text or whole number, that becomes the record's key. Without it records have no key, and their IDs spread them over the partitions."},
+		{Name: "key_field", Kind: KindText, Doc: "The column, text or whole number, that becomes the record's key. A row in which it is NULL has none; one in which it is empty stops the source. Without it records have no key, and their IDs spread them over the partitions."},
 		{Name: "after", Kind: KindCount, Default: "0", Doc: "Rows up to this number are left out, if the table was never read before."},
 	}, own, []Field{
 		{Name: "poll", Kind: KindDuration, Default: "500ms", Doc: "How often the table is looked at when nothing is new."},
@@ -151,7 +151,7 @@ func referenceOfPostgres() Section {
 	return Section{
 		Name: "postgres-source", Doc: "The new rows of a table, each once, as JSON objects: how far it was read is committed with them. Rows of transactions that commit late are waited for. See docs/concepts/sources.md.",
 		Example: "dsn: ${DATABASE_URL}\ntable: outbox\ncolumn: id\nkey_field: account",
-		Fields: tableFields("postgres://user:password@host:5432/database, or key=value pairs. The primary, not a replica.",
+		Fields: tableFields("postgres://user:password@host:5432/database, or key=value pairs. The primary, not a replica.", ", and on the sequence of its column",
 			"The column of rising numbers, filled by the database: best `bigint GENERATED ALWAYS AS IDENTITY`, with a unique index of its own."),
 	}
 }
@@ -160,7 +160,7 @@ func referenceOfMySQL() Section {
 	return Section{
 		Name: "mysql-source", Doc: "The new rows of a table, each once, as JSON objects: how far it was read is committed with them. A row is read when its number was seen for `settle`. See docs/concepts/sources.md.",
 		Example: "dsn: ${DATABASE_DSN}\ntable: outbox\ncolumn: id\nkey_field: account\nsettle: 1m",
-		Fields: tableFields("user:password@tcp(host:3306)/database. The primary, not a replica.",
+		Fields: tableFields("user:password@tcp(host:3306)/database. The primary, not a replica.", "",
 			"The column of rising numbers: AUTO_INCREMENT, with a unique index of its own.",
 			Field{Name: "settle", Kind: KindDuration, Default: "30s", Doc: "How long a number must have been seen before it counts. Longer than any transaction takes from its INSERT to its COMMIT: else rows are lost."}),
 	}

@@ -44,6 +44,7 @@ func postgresRefusals() []refusal {
 		{"CREATE VIEW shown AS SELECT * FROM good", source.Config{Table: "shown", Column: "id"}, "no ordinary table", false},
 		{"", source.Config{Table: "good", Column: "ID"}, "id, a", false},
 		{"", source.Config{Table: "good", Column: "id", Columns: []string{"id", "b"}}, `no column "b"`, false},
+		{"", source.Config{Table: "good", Column: "id", Key: "A"}, `no field "A"`, false},
 	}
 }
 
@@ -59,6 +60,7 @@ func mariadbRefusals() []refusal {
 		{"CREATE VIEW shown AS SELECT * FROM good", source.Config{Table: "shown", Column: "id"}, "InnoDB", false},
 		{"", source.Config{Table: "good", Column: "nr"}, "id, a", false},
 		{"", source.Config{Table: "good", Column: "id", Columns: []string{"id", "b"}}, `no column "b"`, false},
+		{"", source.Config{Table: "good", Column: "id", Key: "A"}, `no field "A"`, false},
 	}
 }
 
@@ -108,7 +110,7 @@ func TestTableSourceChecks(t *testing.T) {
 				do(c.make)
 				must(t, c.config.Table, refused(t, k, c.config, server.DSN(database)), c.rights, c.words)
 			}
-			good := source.Config{Table: "good", Column: "id"}
+			good := source.Config{Table: "good", Column: "id", Key: "a"}
 			if err := refused(t, k, good, server.DSN(database)); err != nil {
 				t.Error(err)
 			}
@@ -120,7 +122,11 @@ func TestTableSourceChecks(t *testing.T) {
 // sourceUsers is about who may read, and where.
 func sourceUsers(t *testing.T, k sourceKind, server *dbenv.Server, db *sql.DB, do func(string), good source.Config) {
 	must(t, "no database", refused(t, k, good, server.DSN("nowhere")), false, "nowhere")
-	must(t, "a wrong password", refused(t, k, good, server.As("", database, "ann", "x")), true, "ann")
+	err := refused(t, k, good, server.As("", database, "ann", "x"))
+	must(t, "a wrong password", err, true, "ann")
+	if s := new(ingress.SetupError); errors.As(err, &s) && !strings.Contains(s.Remedy, "password") {
+		t.Errorf("a wrong password: the remedy is %q, want one of the password", s.Remedy)
+	}
 	if err := refused(t, k, good, server.As("127.0.0.1:1", database, "", "")); err == nil || errors.As(err, new(*ingress.SetupError)) {
 		t.Errorf("nobody answers: %v, want one that may heal", err)
 	}

@@ -26,6 +26,8 @@ type Config struct {
 	Column string
 	// Columns are those that a record has; empty: all.
 	Columns []string
+	// Key is the field that becomes the record's key; empty: none.
+	Key string
 	// Lock is a name that all who read for the same source share.
 	Lock string
 	// Settle is how long a number must have been seen before all lower ones are taken for decided; MySQL only, default DefaultSettle.
@@ -76,6 +78,7 @@ const (
 	temporary meaning = iota
 	setup
 	rights
+	login
 )
 
 // base is what the databases have in common: one connection, on which the lock is held.
@@ -182,8 +185,18 @@ func (b *base) failed(what string, err error) error {
 		return &ingress.SetupError{Err: wrapped, Remedy: "look at the address, the database's name, the table and its columns"}
 	case rights:
 		return &ingress.SetupError{Err: wrapped, Rights: true, Remedy: b.grant}
+	case login:
+		return &ingress.SetupError{Err: wrapped, Rights: true, Remedy: "look at the user and the password of the DSN, and at whom the server lets in from here"}
 	}
 	return wrapped
+}
+
+// keyed holds the fields of a record to its key: without it all records would have none, and nobody would notice.
+func (b *base) keyed(fields []string) error {
+	if b.cfg.Key == "" || slices.Contains(fields, b.cfg.Key) {
+		return nil
+	}
+	return b.refuse("name one that is there, in its own letters: "+strings.Join(fields, ", "), "the rows of table %q have no field %q, the key_field", b.cfg.Table, b.cfg.Key)
 }
 
 // refuse says why a table is no source.

@@ -83,7 +83,9 @@ func mysqlMeans(err error) meaning {
 		return temporary
 	}
 	switch {
-	case slices.Contains([]uint16{1044, 1045, 1142, 1143, 1227, 1370, 1698}, e.Number):
+	case slices.Contains([]uint16{1045, 1698}, e.Number):
+		return login
+	case slices.Contains([]uint16{1044, 1142, 1143, 1227, 1370}, e.Number):
 		return rights
 	case slices.Contains([]uint16{1049, 1051, 1054, 1064, 1146, 1305, 1264, 1292, 1366}, e.Number):
 		return setup
@@ -181,13 +183,15 @@ func (m *mysqlRows) lookColumns(ctx context.Context, conn *sql.Conn, schema, nam
 	}
 	m.query = "SELECT " + strings.Join(list, ", ") + " FROM " + m.table() + " WHERE " + list[0] + " > ? AND " + list[0] + " <= ? ORDER BY " + list[0] + " LIMIT ?"
 	try, err := conn.QueryContext(ctx, m.query, 0, 0, 0)
+	var fields []string
 	if err == nil {
-		err = errors.Join(try.Close(), try.Err())
+		fields, err = try.Columns()
+		err = errors.Join(err, try.Close(), try.Err())
 	}
 	if err != nil {
 		return m.failed("read the table", err)
 	}
-	return nil
+	return m.keyed(fields[1:])
 }
 
 // Decided implements ingress.Rows.

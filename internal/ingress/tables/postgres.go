@@ -64,7 +64,9 @@ func postgresMeans(err error) meaning {
 		return temporary
 	}
 	switch {
-	case e.Code == "42501", e.Code[:2] == "28":
+	case e.Code[:2] == "28":
+		return login
+	case e.Code == "42501":
 		return rights
 	case slices.Contains([]string{"42", "3D", "3F", "22"}, e.Code[:2]):
 		return setup
@@ -210,6 +212,9 @@ func (p *postgres) prepare(ctx context.Context, conn *sql.Conn, all []pgColumn, 
 	wanted := p.cfg.Columns
 	if len(wanted) == 0 {
 		wanted = names
+	}
+	if err := p.keyed(wanted); err != nil {
+		return err
 	}
 	var list []string
 	for _, name := range wanted {
