@@ -58,7 +58,7 @@ type partitionLog struct {
 	start, end  record.Offset // Invariant: start <= batches[0].next, end == the last batch's next
 	leaderEpoch int32
 	producers   map[int64]*producerState
-	open        []*span // in order of first. Invariant: open[i].status == Open
+	open        []*span                     // in order of first. Invariant: open[i].status == Open
 	met         map[record.Offset]time.Time // tombstones, since the first compaction that met them
 }
 

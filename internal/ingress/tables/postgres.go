@@ -40,6 +40,8 @@ func PostgreSQL(c Config) (ingress.Rows, error) {
 			"SET application_name = 'streamd'", "SET TimeZone = 'UTC'", "SET DateStyle = 'ISO'", "SET IntervalStyle = 'iso_8601'", "SET extra_float_digits = 1",
 			"SET default_transaction_isolation = 'read committed'", "SET default_transaction_read_only = on",
 			"SET row_security = off", // rows that it would hide are an error then
+			// The lock of a host that vanished ends with its connection: within half a minute, and not after hours.
+			"SET tcp_keepalives_idle = 15", "SET tcp_keepalives_interval = 5", "SET tcp_keepalives_count = 3",
 		},
 		grant: "GRANT SELECT ON " + c.Table + " and on the sequence of its numbers, to the user of the DSN",
 	}}
