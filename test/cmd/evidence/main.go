@@ -58,7 +58,7 @@ func run(args []string, stdout io.Writer) error {
 	if err := write(*file, results); err != nil {
 		return err
 	}
-	fmt.Fprint(stdout, results.block())
+	fmt.Fprint(stdout, block(results.entries(nil)))
 	if results.red() {
 		return errRed
 	}

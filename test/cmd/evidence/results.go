@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -128,37 +129,114 @@ func (rs results) red() bool {
 	return false
 }
 
-// took is how long the layers took, those without planted bugs.
-func (rs results) took() (sum time.Duration) {
-	for _, r := range rs {
-		if d, err := time.ParseDuration(r.Took); err == nil && !strings.HasPrefix(r.Layer, "planted") {
-			sum += d
+// entry is what the file says of one layer, line by line.
+type entry struct {
+	layer, row, command string
+	planted             []string
+}
+
+func (r layerResult) entry() entry {
+	e := entry{
+		layer:   r.Layer,
+		row:     fmt.Sprintf("| %s | %s | %s | %s | %s | `%s` | %s |", r.Layer, r.What, r.Result, cell(strings.Join(r.Figures, "<br>")), r.Took, r.Commit, r.Date.Format("2006-01-02 15:04")),
+		command: fmt.Sprintf("- %s: `%s` (%d cores, %s)", r.Layer, r.Command, r.Cores, r.Go),
+	}
+	for _, p := range r.Planted {
+		e.planted = append(e.planted, fmt.Sprintf("| %s | %s | %s | %s | %s |", p.Layer, cell(p.Name), p.Seeds, p.Limit, cell(p.Error)))
+	}
+	return e
+}
+
+// took is how long the layer took; none if it is one of planted bugs.
+func (e entry) took() time.Duration {
+	cells := strings.Split(strings.ReplaceAll(e.row, `\|`, ""), "|")
+	if len(cells) < 6 || strings.HasPrefix(e.layer, plantedPrefix) {
+		return 0
+	}
+	d, _ := time.ParseDuration(strings.TrimSpace(cells[5])) // a layer that was broken off has none
+	return d
+}
+
+// plantedPrefix is what the names of the layers of planted bugs begin with; the rows of their bugs say the rest.
+const plantedPrefix = "planted "
+
+const (
+	layersHead  = "| layer | what | result | figures | took | commit | date (UTC) |\n|---|---|---|---|---|---|---|\n"
+	commandHead = "Commands, each on the machine named behind it:\n\n"
+	plantedHead = "Seeds (or kills) until the bug is found, of those that it may take. \"none\" fails the run.\n\n| layer | bug | found after | of | by |\n|---|---|---|---|---|\n"
+)
+
+// readEntries reads what block wrote.
+func readEntries(block string) (out []entry) {
+	at := map[string]int{}
+	section := func(head string) []string {
+		_, rest, _ := strings.Cut(block, head)
+		lines, _, _ := strings.Cut(rest, "\n\n")
+		return strings.Split(strings.TrimSpace(lines), "\n")
+	}
+	for _, row := range section(layersHead) {
+		if layer, _, ok := strings.Cut(strings.TrimPrefix(row, "| "), " | "); ok {
+			at[layer] = len(out)
+			out = append(out, entry{layer: layer, row: row})
 		}
 	}
-	return sum
+	for _, line := range section(commandHead) {
+		layer, _, _ := strings.Cut(strings.TrimPrefix(line, "- "), ": ")
+		if n, ok := at[layer]; ok {
+			out[n].command = line
+		}
+	}
+	for _, row := range section(plantedHead) {
+		layer, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
+		if n, ok := at[plantedPrefix+layer]; ok {
+			out[n].planted = append(out[n].planted, row)
+		}
+	}
+	return out
+}
+
+// entries are those of the results, and of layers without a log what was said of them before.
+func (rs results) entries(before []entry) []entry {
+	var out []entry
+	for _, r := range rs {
+		out = append(out, r.entry())
+	}
+	for _, e := range before {
+		if !slices.ContainsFunc(out, func(o entry) bool { return o.layer == e.layer }) {
+			out = append(out, e)
+		}
+	}
+	order := map[string]int{}
+	for n, l := range append(layers(), plantedLayers()...) {
+		order[l.Name] = n
+	}
+	slices.SortStableFunc(out, func(a, b entry) int { return order[a.layer] - order[b.layer] })
+	return out
 }
 
 // block is the part of the file that is replaced.
-func (rs results) block() string {
+func block(entries []entry) string {
 	var b strings.Builder
-	b.WriteString("| layer | what | result | figures | took | commit | date (UTC) |\n|---|---|---|---|---|---|---|\n")
-	for _, r := range rs {
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | `%s` | %s |\n", r.Layer, r.What, r.Result, cell(strings.Join(r.Figures, "<br>")), r.Took, r.Commit, r.Date.Format("2006-01-02 15:04"))
+	var took time.Duration
+	b.WriteString(layersHead)
+	for _, e := range entries {
+		fmt.Fprintln(&b, e.row)
+		took += e.took()
 	}
-	fmt.Fprintf(&b, "\nAll of them, were they run one after the other: %v.\n", rs.took())
-	b.WriteString("\nCommands, each on the machine named behind it:\n\n")
-	for _, r := range rs {
-		fmt.Fprintf(&b, "- %s: `%s` (%d cores, %s)\n", r.Layer, r.Command, r.Cores, r.Go)
+	fmt.Fprintf(&b, "\nAll of them, were they run one after the other: %v.\n\n", took)
+	b.WriteString(commandHead)
+	for _, e := range entries {
+		fmt.Fprintln(&b, e.command)
 	}
 	b.WriteString("\n## Planted bugs\n\n")
 	any := false
-	for _, r := range rs {
-		for _, p := range r.Planted {
+	for _, e := range entries {
+		for _, row := range e.planted {
 			if !any {
-				b.WriteString("Seeds (or kills) until the bug is found, of those that it may take. \"none\" fails the run.\n\n| layer | bug | found after | of | by |\n|---|---|---|---|---|\n")
+				b.WriteString(plantedHead)
 				any = true
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", p.Layer, cell(p.Name), p.Seeds, p.Limit, cell(p.Error))
+			fmt.Fprintln(&b, row)
 		}
 	}
 	if !any {
@@ -182,16 +260,16 @@ const (
 	blockEnd   = "<!-- end of results -->"
 )
 
-// write replaces the results in the file.
+// write replaces the results in the file. Layers that were not run keep their rows.
 func write(path string, rs results) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	before, rest, ok := strings.Cut(string(data), blockBegin)
-	_, after, ok2 := strings.Cut(rest, blockEnd)
+	old, after, ok2 := strings.Cut(rest, blockEnd)
 	if !ok || !ok2 {
 		return fmt.Errorf("%s has no place for the results: %s ... %s", path, blockBegin, blockEnd)
 	}
-	return os.WriteFile(path, []byte(before+blockBegin+"\n\n"+rs.block()+"\n"+blockEnd+after), 0o644)
+	return os.WriteFile(path, []byte(before+blockBegin+"\n\n"+block(rs.entries(readEntries(old)))+"\n"+blockEnd+after), 0o644)
 }

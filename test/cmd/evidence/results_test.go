@@ -57,6 +57,29 @@ func TestTheFileSaysWhatTheLogsSay(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+	// Where there are no logs of a layer, what was said of it stays, in the order of the layers.
+	other := h
+	other.Layer, other.What, other.Commit = "planted L1", "planted bugs", "def"
+	put("01.log", other, "\nRESULT green 5m0s\n")
+	if rs, err = readLogs(dir); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := write(file, rs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if data, err = os.ReadFile(file); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| 3m0s | `abc` | 1970-01-01 00:00 |\n| planted L1 | planted bugs | green |", "one after the other: 3m0s.",
+		"- L1: `go test ./test/sim` (2 cores, go1)\n- planted L1: `go test", "|---|---|---|---|---|\n| L1 | restore to the LSO | 3 | 500 | C1: bill \"b1\" \\| lost |\n\n",
+	} {
+		if !strings.Contains(string(data), want) {
+			t.Errorf("no %q in\n%s", want, data)
+		}
+	}
 	if strings.Contains(text, "old") || strings.Contains(text, "not a figure") {
 		t.Error(text)
 	}
