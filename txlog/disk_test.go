@@ -59,7 +59,7 @@ func TestFloor(t *testing.T) {
 	o := testOptions(t.TempDir())
 	o.MinFreeBytes = 0
 	l := openTest(t, o)
-	if l.Floor() != minFloorBytes {
+	if l.Floor() != DefaultMinFreeBytes {
 		t.Errorf("floor of an empty store is %d", l.Floor())
 	}
 	must(t, l.Close())

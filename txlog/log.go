@@ -12,6 +12,9 @@ import (
 	"github.com/streamd/streamd/internal/fault"
 )
 
+// DefaultMinFreeBytes is the least free space below which a log writes nothing by default.
+const DefaultMinFreeBytes = 256 << 20
+
 // Options say where a log is and how it is kept.
 type Options struct {
 	// Dir is the state directory, made if it is missing. One process uses it at a time.
@@ -27,8 +30,8 @@ type Options struct {
 	// Default: both ask the kernel. For tests.
 	BootID        func() string
 	NewInstanceID func() (string, error)
-	// MinFreeBytes is the free space below which nothing is written. Default 0: the larger of 256 MB
-	// and four memtables plus the largest compaction.
+	// MinFreeBytes is the free space below which nothing is written. Default 0: the larger of
+	// [DefaultMinFreeBytes] and four memtables plus the largest compaction.
 	MinFreeBytes uint64
 	// Logger takes what happened to the store. Default: none.
 	Logger *slog.Logger
@@ -189,7 +192,7 @@ func (st state) refuse(dir, app, cluster string) error {
 func (l *Log) makeRoom() error {
 	floor := l.o.MinFreeBytes
 	if floor == 0 {
-		floor = uint64(max(minFloorBytes, 4*l.o.MemTableBytes))
+		floor = uint64(max(DefaultMinFreeBytes, 4*l.o.MemTableBytes))
 	}
 	for {
 		free, _, err := diskSpace(l.o.Dir)

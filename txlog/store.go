@@ -26,8 +26,6 @@ const (
 	defaultMemTableBytes = 8 << 20
 	minMemTableBytes     = 8 << 20
 
-	// minFloorBytes is the least free space below which nothing is written.
-	minFloorBytes = 256 << 20
 
 	// txnShare is how much of Badger's limit for one transaction is used, in percent. The rest
 	// covers what Badger adds to it.
@@ -395,7 +393,7 @@ func (s *kv) setFloor() {
 		}
 		step = max(step, 11*l.TargetFileSize) // one table and the ten below it
 	}
-	s.floor.Store(uint64(max(minFloorBytes, 4*s.memTableBytes+max(compaction, step))))
+	s.floor.Store(uint64(max(DefaultMinFreeBytes, 4*s.memTableBytes+max(compaction, step))))
 }
 
 // room returns [ErrDiskFull] if less than the floor is free.

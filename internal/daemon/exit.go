@@ -90,7 +90,7 @@ func ExitCode(err error) int {
 			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrGlobalTable, processor.ErrOffsets, processor.ErrOrphaned,
 			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, pipeline.ErrUnset, fs.ErrNotExist,
 		}},
-		{ExitTemporary, []error{broker.ErrUnreachable, processor.ErrTarget, txlog.ErrLocked, txlog.ErrDiskFull, ErrInUse}},
+		{ExitTemporary, []error{broker.ErrUnreachable, processor.ErrTarget, ErrDatabase, txlog.ErrLocked, txlog.ErrDiskFull, ErrInUse}},
 	} {
 		for _, kind := range c.kinds {
 			if errors.Is(err, kind) {

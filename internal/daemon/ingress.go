@@ -21,7 +21,6 @@ import (
 	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/pipeline"
-	"github.com/streamd/streamd/processor"
 )
 
 // Defaults of sources outside of Kafka.
@@ -30,6 +29,9 @@ const (
 	defaultMaxQueued      = 64 << 20
 	defaultMaxConnections = 1024
 )
+
+// ErrDatabase: the database of a source did not answer within the startup timeout. Starting again helps once it does.
+var ErrDatabase = errors.New("the database of a source does not answer")
 
 // entrance is one source that brings records in.
 type entrance struct {
@@ -303,14 +305,14 @@ func awaitTable(ctx context.Context, rows ingress.Rows, patience time.Duration, 
 		case errors.As(err, &setup):
 			return err
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %w", processor.ErrTarget, err)
+			return fmt.Errorf("%w: %w", ErrDatabase, err)
 		case n == 0:
 			log.Warn("the database does not answer; trying again until the startup timeout", "source", source, "err", err)
 		}
 		select {
 		case <-time.After(time.Second):
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", processor.ErrTarget, err)
+			return fmt.Errorf("%w: %w", ErrDatabase, err)
 		}
 	}
 }

@@ -160,7 +160,7 @@ func (d *doctor) sources(ctx context.Context) {
 			d.note("sources", Failure, setup.Remedy, "source %q: %v", s.Name, setup.Err).kind = err
 			continue
 		case err != nil && s.Ingress.Table != nil:
-			d.note("sources", Failure, "a start waits for it, until --startup-timeout", "%v", err).kind = processor.ErrTarget
+			d.note("sources", Failure, "a start waits for it, until --startup-timeout", "%v", err).kind = daemon.ErrDatabase
 			continue
 		case err != nil:
 			d.note("sources", Failure, "correct the pipeline file, or the file that it names", "%v", err)
@@ -423,12 +423,26 @@ func (d *doctor) group(ctx context.Context) error {
 const leastDisk = 1 << 30
 
 func (d *doctor) disk(dir string) {
+	if err := daemon.Writable(dir); err != nil {
+		// Another user may be meant to run it: hence no failure.
+		d.note("disk", Warning, "give its user the right to write there, or choose another --data-dir", "%s: this user cannot write there: %v", dir, err)
+		return
+	}
 	free, total, err := daemon.DiskSpace(dir)
-	switch {
-	case err != nil:
+	if err != nil {
 		d.note("disk", Warning, "", "%s: %v", dir, err)
+		return
+	}
+	d.room(dir, free, total)
+}
+
+func (d *doctor) room(dir string, free, total uint64) {
+	const remedy = "make room, or choose another --data-dir"
+	switch {
+	case free < txlog.DefaultMinFreeBytes:
+		d.note("disk", Failure, remedy, "%s: only %d MiB free: nothing is written below %d MiB", dir, free>>20, txlog.DefaultMinFreeBytes>>20).kind = txlog.ErrDiskFull
 	case free < leastDisk || free < total/20:
-		d.note("disk", Warning, "make room, or choose another --data-dir", "%s: only %.1f GiB of %.1f GiB free", dir, gib(free), gib(total))
+		d.note("disk", Warning, remedy, "%s: only %.1f GiB of %.1f GiB free", dir, gib(free), gib(total))
 	default:
 		d.note("disk", Fine, "", "%s: %.1f GiB of %.1f GiB free", dir, gib(free), gib(total))
 	}
