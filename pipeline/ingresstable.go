@@ -57,6 +57,9 @@ func (r *planner) mysqlIngress(s *sourcePlan, o *object, in *Ingress) topology.E
 	}
 	r.tableIngress(s, o, in, "mysql", tables.MySQL)
 	in.Table.Settle = settle
+	if poll := o.get("poll"); poll != nil && in.Table.Poll > settle/2 {
+		r.d.errorf(poll, RuleInvalidValue, "a poll each %v does not see a number settle for %v", in.Table.Poll, settle).hint("poll at least twice within settle: best each second or less")
+	}
 	s.bounds = append(s.bounds, topology.Finding{
 		What:   fmt.Sprintf("no transaction takes longer than %v from its INSERT into table %q to its COMMIT: the rows of one that does may be lost", settle, in.Table.Table),
 		Remedy: "raise settle above the longest one (each row comes in so much later), and end longer ones (idle_transaction_timeout of MariaDB ends those that idle); or read from PostgreSQL, which says who still writes",
@@ -162,6 +165,6 @@ func referenceOfMySQL() Section {
 		Example: "dsn: ${DATABASE_DSN}\ntable: outbox\ncolumn: id\nkey_field: account\nsettle: 1m",
 		Fields: tableFields("user:password@tcp(host:3306)/database. The primary, not a replica.", "",
 			"The column of rising numbers: AUTO_INCREMENT, with a unique index of its own.",
-			Field{Name: "settle", Kind: KindDuration, Default: "30s", Doc: "How long a number must have been seen before it counts. Longer than any transaction takes from its INSERT to its COMMIT: else rows are lost."}),
+			Field{Name: "settle", Kind: KindDuration, Default: "30s", Doc: "How long a number must have been seen before it counts; at least twice `poll`. Longer than any transaction takes from its INSERT to its COMMIT: else rows are lost."}),
 	}
 }

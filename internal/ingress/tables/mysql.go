@@ -49,12 +49,17 @@ func MySQL(c Config) (ingress.Rows, error) {
 		session: []string{
 			"SET SESSION time_zone = '+00:00'", "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED", "SET SESSION autocommit = 1",
 			"/*!80000 SET SESSION information_schema_stats_expiry = 0 */", // MySQL only: else the last number is an old one
+			// The lock of a host that vanished ends with its connection, and not after hours. A table is looked at more often than a number takes to settle.
+			fmt.Sprintf("SET SESSION wait_timeout = %d", int(max(vanished, c.Settle).Seconds())),
 		},
 		grant: "GRANT SELECT ON " + c.Table + " to the user of the DSN",
 	}}
 	m.lookAt, m.lock = m.look, m.take
 	return m, nil
 }
+
+// vanished is how long nothing must be heard of a host before its lock is another's.
+const vanished = 30 * time.Second
 
 type mysqlRows struct {
 	base
