@@ -70,7 +70,7 @@ func (a *assignment) Assigned(meta broker.GroupMeta, owned []record.TopicPartiti
 	a.heard = meta
 	add := map[*worker][]*taskRun{}
 	now := map[string]bool{}
-	names := a.sinks.assigned(meta, has)
+	names := append([]string{}, a.sinks.assigned(meta, has)...) // none is [] in the log
 	for _, p := range a.plan {
 		if p.sub.External != nil {
 			continue

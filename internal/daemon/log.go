@@ -39,15 +39,25 @@ func NewLogger(w io.Writer, c LogConfig) (*slog.Logger, error) {
 	switch c.Format {
 	case LogText:
 	case LogJSON:
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})), nil
+		return slog.New(jsonHandler(w, level)), nil
 	case LogAuto:
 		if !IsTerminal(w) {
-			return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level})), nil
+			return slog.New(jsonHandler(w, level)), nil
 		}
 	default:
 		return nil, Usagef("log format %q is not one of auto, text, json", c.Format)
 	}
 	return slog.New(&textHandler{out: &lockedWriter{w: w}, level: level, color: c.Color}), nil
+}
+
+// jsonHandler writes durations with their unit, as the text form does: 1.5s, and not 1500000000.
+func jsonHandler(w io.Writer, level slog.Level) slog.Handler {
+	return slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Value.Kind() == slog.KindDuration {
+			a.Value = slog.StringValue(a.Value.Duration().String())
+		}
+		return a
+	}})
 }
 
 // IsTerminal says whether a person reads what is written to w.

@@ -107,3 +107,16 @@ func TestRecentLog(t *testing.T) {
 		t.Errorf("%d bytes, at the end %q", len(text), text[max(0, len(text)-200):])
 	}
 }
+
+// Whoever reads a line need not guess the unit of a number.
+func TestDurationsHaveTheirUnit(t *testing.T) {
+	var out bytes.Buffer
+	log, err := NewLogger(&out, LogConfig{Level: "info", Format: LogJSON})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Info("restored", "took", 1500*time.Millisecond)
+	if !strings.Contains(out.String(), `"took":"1.5s"`) {
+		t.Error(out.String())
+	}
+}

@@ -49,7 +49,7 @@ func (x *recentLog) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 
 // handler hands on what next takes, and keeps it.
 func (x *recentLog) handler(next slog.Handler) slog.Handler {
-	return &recentHandler{Handler: next, kept: slog.NewJSONHandler(x, &slog.HandlerOptions{Level: slog.LevelDebug})}
+	return &recentHandler{Handler: next, kept: jsonHandler(x, slog.LevelDebug)}
 }
 
 // recentHandler implements slog.Handler. What is not logged is not kept.

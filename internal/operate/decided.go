@@ -147,6 +147,10 @@ func EndHanging(ctx context.Context, p *pipeline.Pipeline, list *Transactions) (
 // WriteHanging prints what EndHanging does, or has done, for a reader.
 func (t *Transactions) WriteHanging(w io.Writer, executed bool) error {
 	var b strings.Builder
+	if len(t.Hanging) == 0 {
+		fmt.Fprintln(&b, "None was found that hangs.")
+		return t.writeNotes(w, &b)
+	}
 	fmt.Fprintln(&b, map[bool]string{false: "Plan (nothing done yet; add --execute): end as decided", true: "Done:"}[executed])
 	n := 0
 	for i := range t.Hanging {
@@ -165,8 +169,13 @@ func (t *Transactions) WriteHanging(w io.Writer, executed bool) error {
 		fmt.Fprintf(&b, "  %s/%d from offset %d, producer %d (%s)   %s\n", Printable(h.Topic), h.Partition, h.From, h.Producer, Printable(cmp.Or(h.ID, "its name is not known")), Printable(what))
 	}
 	fmt.Fprintf(&b, "%d of %d\n", n, len(t.Hanging))
+	return t.writeNotes(w, &b)
+}
+
+// writeNotes ends what is written with what could not be looked at.
+func (t *Transactions) writeNotes(w io.Writer, b *strings.Builder) error {
 	for _, note := range t.Notes {
-		fmt.Fprintf(&b, "! %s\n", Printable(note))
+		fmt.Fprintf(b, "! %s\n", Printable(note))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

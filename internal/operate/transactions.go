@@ -355,11 +355,7 @@ func (t *Transactions) Write(w io.Writer, now time.Time) error {
 		fmt.Fprintf(&b, "  fix   %s\n", Printable(x.Remedy))
 	}
 	fmt.Fprintf(&b, "%d open, %d hanging\n", len(t.Open), len(t.Hanging))
-	for _, n := range t.Notes {
-		fmt.Fprintf(&b, "! %s\n", Printable(n))
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return t.writeNotes(w, &b)
 }
 
 // AbortTransaction fences a transactional ID: what it has open is aborted, and whoever has it is refused.
