@@ -78,6 +78,7 @@ func (a *App) Run(ctx context.Context) (err error) {
 	defer func() {
 		if !begun && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, broker.ErrUnreachable)) {
 			err = nil // told to stop while it waited for an answer of its start: there is nothing to commit
+			a.cfg.logger.Info("stopped while starting")
 		}
 		if err != nil {
 			a.stats.setState(Failed, err.Error())
@@ -108,8 +109,11 @@ func (a *App) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() {
-		if cerr := log.Close(); cerr != nil && err == nil {
+		switch cerr := log.Close(); {
+		case cerr != nil && err == nil:
 			err = fmt.Errorf("processor: close the local log: %w", cerr)
+		case cerr != nil:
+			a.cfg.logger.Error("closing the local log failed: the next start restores from the changelog what it lacks", "dir", a.cfg.stateDir, "err", cerr)
 		}
 	}()
 	plan, err := buildPlan(ctx, cluster, a.topo, &a.cfg)
