@@ -34,8 +34,13 @@ func TestMain(m *testing.M) {
 
 // TestScripts runs the sessions of testdata/script: what a user types, sees and gets as exit code.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	testscript.Run(t, sessions("testdata/script"))
+}
+
+// sessions are the scripts of a directory, with the commands below.
+func sessions(dir string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
@@ -46,7 +51,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until, "until-says": untilSays, "open-transaction": openTransaction, "unpack": unpack, "found": found,
 		},
-	})
+	}
 }
 
 // exits CODE PROGRAM ARGS... runs a program that must end with the code.
