@@ -24,6 +24,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/streamd/streamd/internal/embedded"
 )
@@ -49,7 +50,7 @@ func sessions(dir string) testscript.Params {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until, "until-says": untilSays, "open-transaction": openTransaction, "unpack": unpack, "found": found,
+			"exits": exits, "broker": broker, "closedport": closedPort, "listening": listening, "listening-topic": listeningTopic, "send": send, "receive": receive, "until": until, "until-says": untilSays, "open-transaction": openTransaction, "unpack": unpack, "found": found, "set-offsets": setOffsets,
 		},
 	}
 }
@@ -155,6 +156,34 @@ func send(ts *testscript.TestScript, _ bool, args []string) {
 	for line := range strings.Lines(ts.ReadFile(args[2])) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
 		ts.Check(c.ProduceSync(ctx, &kgo.Record{Key: []byte(key), Value: []byte(value)}).FirstErr())
+	}
+}
+
+// set-offsets ADDRESS GROUP TOPIC OFFSET... sets the offsets of a group without members, one for each partition, as Kafka's own tool does.
+func setOffsets(ts *testscript.TestScript, _ bool, args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+	defer cancel()
+	versions := kversion.Stable()
+	versions.SetMaxKeyVersion(int16(kmsg.OffsetCommit), 9) // by the topic's name
+	c, err := kgo.NewClient(kgo.SeedBrokers(args[0]), kgo.MaxVersions(versions))
+	ts.Check(err)
+	defer c.Close()
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group = args[1]
+	topic := kmsg.NewOffsetCommitRequestTopic()
+	topic.Topic = args[2]
+	for n, text := range args[3:] {
+		p := kmsg.NewOffsetCommitRequestTopicPartition()
+		p.Partition = int32(n)
+		p.Offset, err = strconv.ParseInt(text, 10, 64)
+		ts.Check(err)
+		topic.Partitions = append(topic.Partitions, p)
+	}
+	req.Topics = append(req.Topics, topic)
+	resp, err := req.RequestWith(ctx, c)
+	ts.Check(err)
+	for _, p := range resp.Topics[0].Partitions {
+		ts.Check(kerr.ErrorForCode(p.ErrorCode))
 	}
 }
 

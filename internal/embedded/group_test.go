@@ -14,8 +14,8 @@ import (
 	"github.com/streamd/streamd/internal/embedded"
 )
 
-// TestLeaderDiesBeforeItSyncs: its follower leads soon after the dead one's session is over, and not a rebalance's timeout later.
-func TestLeaderDiesBeforeItSyncs(t *testing.T) {
+// inGroup runs f in virtual time with what makes members of a group.
+func inGroup(t *testing.T, f func(t *testing.T, ctx context.Context, member func(session time.Duration) *groupMember)) {
 	synctest.Test(t, func(t *testing.T) {
 		var net kfake.VirtualNetwork
 		k, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.Ports(9092), kfake.ListenFn(net.Listen))
@@ -30,14 +30,20 @@ func TestLeaderDiesBeforeItSyncs(t *testing.T) {
 		defer stop()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
-		member := func(session time.Duration) *groupMember {
+		f(t, ctx, func(session time.Duration) *groupMember {
 			c, err := kgo.NewClient(kgo.SeedBrokers(k.ListenAddrs()...), kgo.Dialer(net.DialContext))
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(c.Close)
 			return &groupMember{t: t, c: c, session: session}
-		}
+		})
+	})
+}
+
+// TestLeaderDiesBeforeItSyncs: its follower leads soon after the dead one's session is over, and not a rebalance's timeout later.
+func TestLeaderDiesBeforeItSyncs(t *testing.T) {
+	inGroup(t, func(t *testing.T, ctx context.Context, member func(time.Duration) *groupMember) {
 		leader, follower := member(30*time.Second), member(20*time.Second)
 		leader.join(ctx)
 		joined := make(chan struct{})
@@ -66,11 +72,45 @@ func TestLeaderDiesBeforeItSyncs(t *testing.T) {
 	})
 }
 
+// TestFollowerIsStartedAgainBeforeItsLeaderSyncs: who waits for an assignment and dies comes back under the same instance ID, and
+// the group goes on without the dead leader once its session is over.
+func TestFollowerIsStartedAgainBeforeItsLeaderSyncs(t *testing.T) {
+	inGroup(t, func(t *testing.T, ctx context.Context, member func(time.Duration) *groupMember) {
+		leader, follower := member(30*time.Second), member(20*time.Second)
+		leader.static, follower.static = "leader", "follower"
+		leader.join(ctx)
+		joined := make(chan struct{})
+		go func() { defer close(joined); follower.join(ctx) }()
+		synctest.Wait()
+		leader.join(ctx) // and is dead from here on
+		<-joined
+		start := time.Now()
+		dead, kill := context.WithTimeout(ctx, 5*time.Second)
+		if err := follower.sync(dead); err == nil {
+			t.Fatal("there is an assignment that nobody has made")
+		}
+		kill()
+		again := member(20 * time.Second)
+		again.static = follower.static
+		again.join(ctx)
+		if !again.leads {
+			t.Error("a dead member leads")
+		}
+		if err := again.sync(ctx, again.id); err != nil {
+			t.Fatal("the only member cannot sync:", err)
+		}
+		if took := time.Since(start); took > leader.session+10*time.Second {
+			t.Errorf("the group was without an assignment for %v", took)
+		}
+	})
+}
+
 // groupMember is a member by hand.
 type groupMember struct {
 	t       *testing.T
 	c       *kgo.Client
 	session time.Duration
+	static  string // its instance ID, if it has one
 	id      string
 	at      int32
 	leads   bool
@@ -81,6 +121,9 @@ func (m *groupMember) join(ctx context.Context) {
 	for ctx.Err() == nil {
 		req := kmsg.NewPtrJoinGroupRequest()
 		req.Group, req.MemberID, req.ProtocolType = "g", m.id, "consumer"
+		if m.static != "" {
+			req.InstanceID = &m.static
+		}
 		req.SessionTimeoutMillis, req.RebalanceTimeoutMillis = int32(m.session/time.Millisecond), 60_000
 		p := kmsg.NewJoinGroupRequestProtocol()
 		p.Name = "range"
@@ -109,6 +152,9 @@ func (m *groupMember) join(ctx context.Context) {
 func (m *groupMember) sync(ctx context.Context, members ...string) error {
 	req := kmsg.NewPtrSyncGroupRequest()
 	req.Group, req.MemberID, req.Generation = "g", m.id, m.at
+	if m.static != "" {
+		req.InstanceID = &m.static
+	}
 	for _, id := range members {
 		a := kmsg.NewSyncGroupRequestGroupAssignment()
 		a.MemberID, a.MemberAssignment = id, []byte("x")
