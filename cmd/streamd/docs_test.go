@@ -153,7 +153,26 @@ func fits(args []string) error {
 	return c.ValidateArgs(c.Flags().Args())
 }
 
+// The other language shows the same commands, programs and outputs, and names the same pages.
+func TestBothReadmesShowTheSame(t *testing.T) {
+	all := pages(t)
+	blocks := func(name string) []string { return fencedBlock.FindAllString(all[name], -1) }
+	links := func(name string) []string {
+		out := pageLink.FindAllString(all[name], -1)
+		slices.Sort(out)
+		return slices.DeleteFunc(slices.Compact(out), func(l string) bool { return strings.HasPrefix(l, "](README") })
+	}
+	const other = "README.zh-CN.md"
+	if b := blocks("README.md"); len(b) < 5 || !slices.Equal(b, blocks(other)) {
+		t.Errorf("README.md has %d blocks, and %s others", len(b), other)
+	}
+	if l := links("README.md"); len(l) < 10 || !slices.Equal(l, links(other)) {
+		t.Errorf("README.md has the links\n%s, and %s\n%s", l, other, links(other))
+	}
+}
+
 var (
+	pageLink    = regexp.MustCompile(`\]\([^)]+\)`)
 	fencedBlock = regexp.MustCompile("(?s)```(\\w*)\n(.*?)```")
 	daemonPart  = regexp.MustCompile(`(?s)\n## As a daemon\n(.*?)\n## `)
 )

@@ -46,7 +46,7 @@ func TestEveryConceptIsInTheIndex(t *testing.T) {
 func TestPagesNameWhatIsThere(t *testing.T) {
 	known := flags(t)
 	links, files, variables := 0, 0, 0
-	for _, page := range []string{"install.md", "operations.md", "security.md", "comparison.md"} {
+	for _, page := range []string{"install.md", "operations.md", "security.md", "comparison.md", "migration.md"} {
 		text := read(t, "docs/"+page)
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			links++
