@@ -22,8 +22,13 @@ const (
 	storeName   = "txlog"
 )
 
-// dirFormat is the format number of everything in the directory.
-const dirFormat = 1
+// dirFormat is the highest format number of everything in the directory. A directory in the clear has
+// clearFormat, so that programs that know no encryption go on to read it, and refuse one that is
+// encrypted: they would take it for a damaged one, and make it anew in the clear.
+const (
+	dirFormat   = 2
+	clearFormat = 1
+)
 
 // asideCopies is how many doubted stores are kept for whoever wants to look at them.
 const asideCopies = 2
@@ -36,6 +41,8 @@ type state struct {
 	Instance string `json:"instance"`
 	// MemTableBytes is the largest memtable that a write-ahead log in the store may come from.
 	MemTableBytes int64 `json:"memtable_bytes"`
+	// Key is the fingerprint of the key that the store is under, empty if it is not encrypted.
+	Key string `json:"key,omitempty"`
 }
 
 // phase is how far the last start or stop came.

@@ -12,6 +12,9 @@ var (
 	ErrOtherCluster = errors.New("state directory belongs to another cluster")
 	// ErrNewerFormat: a newer streamd wrote the directory. Use that one, or another directory.
 	ErrNewerFormat = errors.New("state directory has a newer format")
+	// ErrKey: the store is encrypted under another key, or it is encrypted and no key is given, or the
+	// other way round. Give the key that it was made with, or remove the directory: everything is restored.
+	ErrKey = errors.New("the key does not open the state directory")
 )
 
 // What the methods of a log and its tasks answer.

@@ -127,13 +127,16 @@ func FuzzWAL(f *testing.F) {
 	f.Add(bytes.TrimRight(b, "\x00"))
 	f.Add([]byte("short"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		w := walReader{b: b}
-		for range len(b) + 1 {
-			if _, ok := w.next(); !ok {
-				return
+	readers:
+		for _, key := range []Key{nil, testKey} {
+			w := walReader{b: b, size: len(b), key: key}
+			for range len(b) + 1 {
+				if _, ok := w.next(); !ok {
+					continue readers
+				}
 			}
+			t.Fatal("the reader does not end")
 		}
-		t.Fatal("the reader does not end")
 	})
 }
 
@@ -147,7 +150,27 @@ func FuzzTable(f *testing.F) {
 	must(f, err)
 	f.Add(good)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_ = guardPanic(func() error { _, err := verifyTable(b); return err })
+		for _, key := range []Key{nil, testKey} {
+			_ = guardPanic(func() error { _, err := verifyTable(bytes.Clone(b), key); return err })
+		}
+	})
+}
+
+// A key registry is read or refused, and no length in it is believed.
+func FuzzRegistry(f *testing.F) {
+	o := encrypted(testOptions(f.TempDir()))
+	must(f, openTest(f, o).Close())
+	good, err := os.ReadFile(glob(f, o.Dir, registryName)[0])
+	must(f, err)
+	f.Add(good)
+	f.Add(good[:registryHeaderBytes+5])
+	f.Add(append(bytes.Clone(good[:registryHeaderBytes]), 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		dir := t.TempDir()
+		must(t, os.WriteFile(dir+"/"+registryName, b, 0o600))
+		if _, err := openRegistry(dir, testKey); err != nil {
+			wantErr(t, err, ErrDamaged)
+		}
 	})
 }
 

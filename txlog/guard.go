@@ -2,6 +2,7 @@ package txlog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -31,8 +32,9 @@ type inspection struct {
 // inspect reads every file of a store and finds what Badger would not survive, or would not see:
 // Badger ends the process on a shortened table, from a goroutine of its own; opens an empty store
 // without an error when its MANIFEST is lost; and replays an older log only as far as it is good.
-// Since each block of each table is checked here, Badger itself is opened without verification.
-func inspect(dir string) (inspection, error) {
+// Since each block of each table is checked here, Badger itself is opened without verification. What is
+// encrypted is decrypted for that, so that a data key that is not the right one is found, too.
+func inspect(dir string, key Key) (inspection, error) {
 	store := filepath.Join(dir, storeName)
 	manifest, err := os.ReadFile(filepath.Join(store, "MANIFEST"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -56,17 +58,22 @@ func inspect(dir string) (inspection, error) {
 	if err != nil {
 		return inspection{}, err
 	}
+	registry, err := openRegistry(store, key)
+	if err != nil {
+		return inspection{}, err
+	}
+	keys := dataKeys{registry, len(key) > 0}
 	var in inspection
 	var buf bytes.Buffer
-	for _, id := range listed {
-		version, err := checkTable(table.NewFilename(id, store), &buf)
+	for _, t := range listed {
+		version, err := checkTable(table.NewFilename(t.id, store), keys, t.key, &buf)
 		if err != nil {
 			return inspection{}, err
 		}
 		in.version = max(in.version, version)
 	}
 	for _, path := range logs {
-		size, version, err := checkWAL(path, in.version)
+		size, version, err := checkWAL(path, in.version, keys)
 		if err != nil {
 			return inspection{}, err
 		}
@@ -116,8 +123,11 @@ func storeFiles(store string) (tables, logs []string, err error) {
 	return tables, logs, nil
 }
 
-// readManifest returns the numbers of the tables that the MANIFEST lists, sorted.
-func readManifest(path string) ([]uint64, error) {
+// listedTable is a table of the MANIFEST, and the number of the data key that it is encrypted with, 0: none.
+type listedTable struct{ id, key uint64 }
+
+// readManifest returns the tables that the MANIFEST lists, sorted by their numbers.
+func readManifest(path string) ([]listedTable, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("txlog: %w", err)
@@ -130,17 +140,21 @@ func readManifest(path string) ([]uint64, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("%w: MANIFEST: %w", ErrDamaged, err)
 	}
-	ids := make([]uint64, 0, len(m.Tables))
-	for id := range m.Tables {
-		ids = append(ids, id)
+	tables := make([]listedTable, 0, len(m.Tables))
+	for id, t := range m.Tables {
+		tables = append(tables, listedTable{id, t.KeyID})
 	}
-	slices.Sort(ids)
-	return ids, nil
+	slices.SortFunc(tables, func(a, b listedTable) int { return cmp.Compare(a.id, b.id) })
+	return tables, nil
 }
 
 // checkTable verifies the checksums of a whole table and returns its newest version. It reads the
 // file instead of mapping it: a fault of the disk is then an error and not a signal.
-func checkTable(path string, buf *bytes.Buffer) (version uint64, err error) {
+func checkTable(path string, keys dataKeys, keyID uint64, buf *bytes.Buffer) (version uint64, err error) {
+	key, err := keys.of(keyID)
+	if err != nil {
+		return 0, fmt.Errorf("%w: table %q: %w", ErrDamaged, filepath.Base(path), err)
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, fmt.Errorf("%w: table: %w", ErrDamaged, err)
@@ -156,7 +170,7 @@ func checkTable(path string, buf *bytes.Buffer) (version uint64, err error) {
 	// Flatbuffers panics on what it cannot read. The index has a checksum, so that it should not
 	// come to that.
 	err = guardPanic(func() (err error) {
-		version, err = verifyTable(buf.Bytes())
+		version, err = verifyTable(buf.Bytes(), key)
 		return err
 	})
 	if err != nil {
@@ -166,8 +180,9 @@ func checkTable(path string, buf *bytes.Buffer) (version uint64, err error) {
 }
 
 // verifyTable checks a table of Badger's format: blocks, index, index length (u32), the index's
-// checksum, its length (u32). A block ends with its checksum and the checksum's length (u32).
-func verifyTable(b []byte) (version uint64, err error) {
+// checksum, its length (u32). A block ends with its checksum and the checksum's length (u32). With a key,
+// index and blocks are encrypted, the index without its checksum, blocks with theirs; b is decrypted in place.
+func verifyTable(b, key []byte) (version uint64, err error) {
 	rest, sum, err := cutTail(b)
 	if err != nil {
 		return 0, err
@@ -179,6 +194,11 @@ func verifyTable(b []byte) (version uint64, err error) {
 	if err := verify(index, sum); err != nil {
 		return 0, fmt.Errorf("index: %w", err)
 	}
+	if key != nil {
+		if index, err = decryptTail(index, key); err != nil {
+			return 0, fmt.Errorf("index: %w", err)
+		}
+	}
 	ti := fb.GetRootAsTableIndex(index, 0)
 	var block fb.BlockOffset
 	for i := range ti.OffsetsLength() {
@@ -189,7 +209,13 @@ func verifyTable(b []byte) (version uint64, err error) {
 		if from+n > uint64(len(b)) {
 			return 0, fmt.Errorf("block %d is outside of the file", i)
 		}
-		data, sum, err := cutTail(b[from : from+n])
+		data := b[from : from+n]
+		if key != nil {
+			if data, err = decryptTail(data, key); err != nil {
+				return 0, fmt.Errorf("block %d: %w", i, err)
+			}
+		}
+		data, sum, err := cutTail(data)
 		if err != nil {
 			return 0, fmt.Errorf("block %d: %w", i, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/dgraph-io/badger/v4/y"
 
 	"github.com/streamd/streamd/record"
 )
@@ -22,16 +25,24 @@ type images struct {
 	killed string // with tables and a log, as after kill -9
 	closed string // after a clean stop
 	split  string // as killed, but with the log in two files
+	key    Key
+}
+
+// options open a copy of an image.
+func (im images) options(dir string) Options {
+	o := testOptions(dir)
+	o.Key = im.key
+	return o
 }
 
 const imageBatches = 190 // several memtables, and not at the end of one
 
-func makeImages(t testing.TB) images {
+func makeImages(t testing.TB, key Key) images {
 	t.Helper()
 	base := t.TempDir()
-	im := images{filepath.Join(base, "killed"), filepath.Join(base, "closed"), filepath.Join(base, "split")}
+	im := images{filepath.Join(base, "killed"), filepath.Join(base, "closed"), filepath.Join(base, "split"), key}
 	live := filepath.Join(base, "live")
-	l := openTest(t, testOptions(live))
+	l := openTest(t, im.options(live))
 	// States only, no IDs: what it loses, no counter finds.
 	plain := mustTask(t, l, "plain")
 	must(t, crashWork(l, imageBatches, func(seq uint64) {
@@ -44,7 +55,7 @@ func makeImages(t testing.TB) images {
 	must(t, l.Close())
 	must(t, copyDir(live, im.closed))
 	must(t, copyDir(im.killed, im.split))
-	splitLog(t, newestLog(t, im.split))
+	splitLog(t, im.split, newestLog(t, im.split))
 	if len(glob(t, im.killed, "*.sst")) == 0 {
 		t.Fatal("the image has no tables")
 	}
@@ -89,7 +100,7 @@ func newestLog(t testing.TB, dir string) string {
 	t.Helper()
 	logs := glob(t, dir, "*.mem")
 	for _, path := range slices.Backward(logs) {
-		if _, last, err := checkWAL(path, 1<<40); err == nil && last > 0 {
+		if _, last, err := checkWAL(path, 1<<40, keysOf(t, dir)); err == nil && last > 0 {
 			return path
 		}
 	}
@@ -99,11 +110,12 @@ func newestLog(t testing.TB, dir string) string {
 
 // splitLog cuts a log at a transaction in its middle and puts the second half into the next file, as if
 // its memtable had been full.
-func splitLog(t testing.TB, path string) {
+func splitLog(t testing.TB, dir, path string) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	must(t, err)
-	w := walReader{b: b[walHeaderBytes:]}
+	w, err := newWALReader(b, keysOf(t, dir))
+	must(t, err)
 	var ends []int
 	for {
 		if _, ok := w.next(); !ok {
@@ -118,9 +130,35 @@ func splitLog(t testing.TB, path string) {
 	var number int
 	_, err = fmt.Sscanf(filepath.Base(path), "%05d.mem", &number)
 	must(t, err)
-	second := slices.Concat(b[:walHeaderBytes], b[cut:])
+	second := slices.Concat(b[:walHeaderBytes], moved(t, w, b, cut))
 	must(t, os.WriteFile(filepath.Join(filepath.Dir(path), fmt.Sprintf("%05d.mem", number+1)), second, 0o644))
 	must(t, os.WriteFile(path, append(b[:cut:cut], make([]byte, 4096)...), 0o644))
+}
+
+// moved is the rest of a log, from cut on, as it stands at the start of a file: what is encrypted goes by
+// where it stands.
+func moved(t testing.TB, w walReader, file []byte, cut int) []byte {
+	t.Helper()
+	rest := bytes.Clone(file[cut:])
+	if w.key == nil {
+		return rest
+	}
+	xor := func(b []byte, offset int) {
+		binary.BigEndian.PutUint32(w.iv[12:], uint32(offset))
+		must(t, y.XORBlock(b, b, w.key, w.iv[:]))
+	}
+	for at := 0; ; {
+		entry := walReader{b: rest[at:]}
+		_, from, end, ok := entry.peek()
+		if !ok {
+			return rest
+		}
+		b := rest[at : at+end+4]
+		xor(b[from:end], cut+at)
+		xor(b[from:end], walHeaderBytes+at)
+		binary.BigEndian.PutUint32(b[end:], crc32.Checksum(b[:end], castagnoli))
+		at += end + 4
+	}
 }
 
 // Kinds of damage to one file.
@@ -149,6 +187,15 @@ func overwrite(share float64, n int, with func(byte) byte) func(testing.TB, stri
 
 func flip(share float64) func(testing.TB, string) {
 	return overwrite(share, 1, func(b byte) byte { return b ^ 0x10 })
+}
+
+func overwriteAt(n int, with []byte) func(testing.TB, string) {
+	return func(t testing.TB, path string) {
+		b, err := os.ReadFile(path)
+		must(t, err)
+		copy(b[n:], with)
+		must(t, os.WriteFile(path, b, 0o644))
+	}
 }
 
 func zeroPage(share float64) func(testing.TB, string) {
@@ -180,7 +227,11 @@ const (
 // Every damage is either found at the start or harmless: never is a position served without what
 // belongs to it. (CRASH 36)
 func TestDamage(t *testing.T) {
-	im := makeImages(t)
+	t.Run("clear", func(t *testing.T) { testDamage(t, makeImages(t, nil)) })
+	t.Run("encrypted", func(t *testing.T) { testDamage(t, makeImages(t, testKey)) })
+}
+
+func testDamage(t *testing.T, im images) {
 	type damage struct {
 		name    string
 		image   string
@@ -237,6 +288,41 @@ func TestDamage(t *testing.T) {
 			cases = append(cases, c)
 		}
 	}
+	for i, c := range cases {
+		if im.key != nil && c.pattern == registryName && c.image == im.killed && c.name == "key registry deleted" {
+			cases[i].want = aside // the data keys are in it
+		}
+	}
+	if im.key != nil {
+		at := func(n int) func(testing.TB, string) {
+			return func(t testing.TB, p string) {
+				b, err := os.ReadFile(p)
+				must(t, err)
+				b[n] ^= 0x10
+				must(t, os.WriteFile(p, b, 0o600))
+			}
+		}
+		cut := func(n int64) func(testing.TB, string) {
+			return func(t testing.TB, p string) { must(t, os.Truncate(p, n)) }
+		}
+		cases = append(cases, []damage{
+			{"key registry: empty", im.killed, registryName, cut(0), aside},
+			{"key registry: only its IV", im.killed, registryName, cut(16), aside},
+			{"key registry: without its data keys", im.killed, registryName, cut(int64(registryHeaderBytes)), aside},
+			{"key registry: ends within a length", im.killed, registryName, cut(int64(registryHeaderBytes) + 3), aside},
+			{"key registry: flipped in its IV", im.killed, registryName, at(3), aside},
+			{"key registry: flipped in its text", im.killed, registryName, at(20), aside},
+			{"key registry: flipped in a length, which becomes 256 MB", im.killed, registryName, at(registryHeaderBytes), aside},
+			{"key registry: flipped in a checksum", im.killed, registryName, at(registryHeaderBytes + 5), aside},
+			{"key registry: flipped in a data key", im.killed, registryName, at(registryHeaderBytes + 20), aside},
+			{"closed: key registry deleted", im.closed, registryName, remove, aside},
+			{"closed: key registry flipped in its text", im.closed, registryName, at(20), aside},
+			{"newest log: flipped in the number of its data key", im.split, "newest log", at(6), aside},
+			{"newest log: number of its data key 0", im.split, "newest log", overwriteAt(0, make([]byte, 8)), aside},
+			{"newest log: flipped in its IV", im.split, "newest log", at(10), prefix},
+			{"older log: flipped in its IV", im.split, "older log", at(10), aside},
+		}...)
+	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -244,7 +330,7 @@ func TestDamage(t *testing.T) {
 			for _, path := range damagedFiles(t, dir, c.pattern) {
 				c.do(t, path)
 			}
-			checkDamaged(t, dir, c.want)
+			checkDamaged(t, im.options(dir), c.want)
 		})
 	}
 }
@@ -271,9 +357,10 @@ func damagedFiles(t testing.TB, dir, pattern string) []string {
 
 // checkDamaged opens a damaged directory and checks what came of it, and that the log is of use
 // afterwards.
-func checkDamaged(t testing.TB, dir string, want outcome) {
+func checkDamaged(t testing.TB, o Options, want outcome) {
 	t.Helper()
-	l, err := Open(testOptions(dir))
+	dir := o.Dir
+	l, err := Open(o)
 	must(t, err)
 	defer l.Close()
 	reason, set := l.SetAside()
@@ -304,7 +391,7 @@ func checkDamaged(t testing.TB, dir string, want outcome) {
 	}
 	must(t, crashWork(l, seq+30, func(uint64) {}))
 	must(t, l.Close())
-	l = openTest(t, testOptions(dir))
+	l = openTest(t, o)
 	if reason, again := l.SetAside(); again {
 		t.Fatalf("set aside again: %s", reason)
 	}
@@ -316,7 +403,7 @@ func checkDamaged(t testing.TB, dir string, want outcome) {
 // What Badger by itself does with some of these damages: it opens, and has less. Were this to
 // change, the guard could go.
 func TestBadgerDoesNotNotice(t *testing.T) {
-	im := makeImages(t)
+	im := makeImages(t, nil)
 	count := func(image string, pattern string, do func(testing.TB, string)) (int, error) {
 		dir := t.TempDir()
 		must(t, copyDir(image, dir))
@@ -358,7 +445,11 @@ func TestRandomDamage(t *testing.T) {
 	if testing.Short() {
 		n = 10
 	}
-	im := makeImages(t)
+	t.Run("clear", func(t *testing.T) { testRandomDamage(t, makeImages(t, nil), n) })
+	t.Run("encrypted", func(t *testing.T) { testRandomDamage(t, makeImages(t, testKey), n/2) })
+}
+
+func testRandomDamage(t *testing.T, im images, n int) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -367,7 +458,11 @@ func TestRandomDamage(t *testing.T) {
 		dir := t.TempDir()
 		must(t, copyDir([]string{im.killed, im.closed, im.split}[rng.IntN(3)], dir))
 		var files []string
-		for _, pattern := range []string{"*.sst", "*.mem", "MANIFEST"} {
+		patterns := []string{"*.sst", "*.mem", "MANIFEST"}
+		if im.key != nil {
+			patterns = append(patterns, registryName)
+		}
+		for _, pattern := range patterns {
 			files = append(files, glob(t, dir, pattern)...)
 		}
 		path := files[rng.IntN(len(files))]
@@ -376,7 +471,7 @@ func TestRandomDamage(t *testing.T) {
 		}
 		kind := rng.IntN(len(kinds))
 		kinds[kind](t, path)
-		l, err := Open(testOptions(dir))
+		l, err := Open(im.options(dir))
 		must(t, err)
 		seq, err := verifyCrash(l)
 		if err != nil {
@@ -422,8 +517,8 @@ func TestRefuse(t *testing.T) {
 	}{
 		{"other app", dir, func(o *Options) { o.App = "pv" }, ErrOtherApp, `"bills"`},
 		{"other cluster", dir, func(o *Options) { o.Cluster = "c2" }, ErrOtherCluster, `"c1"`},
-		{"newer format", newer, func(*Options) {}, ErrNewerFormat, "format 2"},
-		{"newer format of another app", newer, func(o *Options) { o.App = "pv" }, ErrNewerFormat, "format 2"},
+		{"newer format", newer, func(*Options) {}, ErrNewerFormat, "format 3"},
+		{"newer format of another app", newer, func(o *Options) { o.App = "pv" }, ErrNewerFormat, "format 3"},
 		{"full disk", dir, func(o *Options) { o.MinFreeBytes = 1 << 62 }, ErrDiskFull, "MB free"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -464,7 +559,7 @@ func sameButLock(a, b string) bool {
 
 // The small files: what each says is believed only if it is whole and fits the rest.
 func TestSmallFiles(t *testing.T) {
-	im := makeImages(t)
+	im := makeImages(t, nil)
 	for _, c := range []struct {
 		name  string
 		image string
@@ -510,7 +605,7 @@ func TestSmallFiles(t *testing.T) {
 			dir := t.TempDir()
 			must(t, copyDir(c.image, dir))
 			c.do(dir)
-			checkDamaged(t, dir, c.want)
+			checkDamaged(t, im.options(dir), c.want)
 		})
 	}
 }
@@ -684,7 +779,7 @@ func TestInstanceID(t *testing.T) {
 	must(t, err)
 	line, _, _ := bytes.Cut(b, []byte("\n"))
 	must(t, json.Unmarshal(line, &st))
-	if st.App != "bills" || st.Instance != "host-1" || st.Format != dirFormat {
+	if st.App != "bills" || st.Instance != "host-1" || st.Format != clearFormat {
 		t.Errorf("STATE is %+v", st)
 	}
 }
@@ -701,7 +796,7 @@ func TestStatesOnly(t *testing.T) {
 		}))
 	}
 	snapshot(t, live, dir)
-	splitLog(t, newestLog(t, dir))
+	splitLog(t, dir, newestLog(t, dir))
 	for _, path := range damagedFiles(t, dir, "older log") {
 		zeroPage(0.5)(t, path)
 	}

@@ -1,6 +1,7 @@
 package txlog
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -38,6 +39,12 @@ type Options struct {
 	// MemTableBytes is the size of Badger's memtables: 8 MiB to 1 GiB, default 0 for 8 MiB. A
 	// smaller one than at a stop that was not clean has no effect until the next clean stop.
 	MemTableBytes int64
+	// Key encrypts all that stands of records in the directory: 16, 24 or 32 bytes. Default none. A
+	// directory is under one key from its first start on: see [ErrKey]. It costs CPU for each read that
+	// misses a cache of 32 MB, and memory for that and for the tables' indexes.
+	Key Key
+	// OldKey is the key that the directory may still be under: [Open] brings it under Key.
+	OldKey Key
 }
 
 func (o *Options) fill() error {
@@ -54,6 +61,14 @@ func (o *Options) fill() error {
 	if o.MemTableBytes < minMemTableBytes || o.MemTableBytes > 1<<30 {
 		errs = append(errs, fmt.Errorf("txlog: memtable of %d bytes is not in the range of %d to %d",
 			o.MemTableBytes, minMemTableBytes, 1<<30))
+	}
+	for name, k := range map[string]Key{"key": o.Key, "old key": o.OldKey} {
+		if err := k.Check(); len(k) > 0 && err != nil {
+			errs = append(errs, fmt.Errorf("txlog: %s: %w", name, err))
+		}
+	}
+	if len(o.OldKey) > 0 && len(o.Key) == 0 {
+		errs = append(errs, errors.New("txlog: an old key without a key"))
 	}
 	if o.BootID == nil {
 		o.BootID = bootID
@@ -89,7 +104,7 @@ type Log struct {
 // Open opens the log of a directory, or makes it.
 //
 // A directory that is in use, or is not ours, is refused: [ErrLocked], [ErrOtherApp],
-// [ErrOtherCluster], [ErrNewerFormat]. On a full disk it refuses with [ErrDiskFull]: try again
+// [ErrOtherCluster], [ErrNewerFormat], [ErrKey]. On a full disk it refuses with [ErrDiskFull]: try again
 // when there is room. If the content is in any doubt, the store is set aside (the last two of
 // them are kept) and an empty one is opened: see [Log.SetAside].
 func Open(o Options) (*Log, error) {
@@ -123,6 +138,13 @@ func (l *Log) open() error {
 			return err
 		}
 	}
+	key, damaged, err := l.findKey(known && reason == nil)
+	if err != nil {
+		return err
+	}
+	if reason == nil {
+		reason = damaged
+	}
 	if err := l.makeRoom(); err != nil {
 		return err
 	}
@@ -135,9 +157,12 @@ func (l *Log) open() error {
 			return err
 		}
 	}
+	if reason == nil && !bytes.Equal(key, l.o.Key) {
+		reason = l.rekey(key)
+	}
 	var in inspection
 	if reason == nil {
-		if in, err = inspect(l.o.Dir); err != nil {
+		if in, err = inspect(l.o.Dir, l.o.Key); err != nil {
 			reason = err
 		}
 	}
@@ -280,7 +305,10 @@ func (l *Log) describe(last session, in inspection) error {
 		mem = max(mem, l.state.MemTableBytes, in.memTableBytes)
 	}
 	l.state = state{
-		Format: dirFormat, App: l.o.App, Cluster: l.o.Cluster, Instance: before.Instance, MemTableBytes: mem,
+		Format: clearFormat, App: l.o.App, Cluster: l.o.Cluster, Instance: before.Instance, MemTableBytes: mem, Key: l.o.Key.fingerprint(),
+	}
+	if l.state.Key != "" {
+		l.state.Format = dirFormat
 	}
 	if l.state.Cluster == "" {
 		l.state.Cluster = before.Cluster

@@ -58,6 +58,8 @@ type kv struct {
 	memTableBytes      int64
 	floorSet           uint64 // given by the user, 0: computed
 	floor              atomic.Uint64
+	encrypted          bool
+	indexCache         int64 // its size
 
 	deleted atomic.Int64 // keys, since the last flatten
 
@@ -85,6 +87,11 @@ func openKV(dir string, o Options, memTableBytes int64, log *slog.Logger) (*kv, 
 		WithSyncWrites(o.Power).
 		// inspect has verified every block, where a fault is an error; here it would end the process.
 		WithChecksumVerificationMode(options.NoVerification)
+	if len(o.Key) > 0 {
+		opt = opt.WithEncryptionKey(o.Key).WithEncryptionKeyRotationDuration(dataKeyLife).
+			// Badger decrypts into them, and would panic without.
+			WithBlockCacheSize(blockCacheBytes).WithIndexCacheSize(minIndexCacheBytes)
+	}
 	var db *badger.DB
 	if err := guardPanic(func() (err error) {
 		db, err = badger.OpenManaged(opt)
@@ -100,13 +107,13 @@ func openKV(dir string, o Options, memTableBytes int64, log *slog.Logger) (*kv, 
 		db: db, dir: dir, log: log, mark: mark,
 		view:     db.NewTransactionAt(math.MaxUint64, false),
 		maxCount: db.MaxBatchCount() * txnShare / 100, maxBytes: db.MaxBatchSize() * txnShare / 100,
-		memTableBytes: memTableBytes, floorSet: o.MinFreeBytes,
+		memTableBytes: memTableBytes, floorSet: o.MinFreeBytes, encrypted: len(o.Key) > 0,
 		version: db.MaxVersion(),
 	}
 	s.gate.idle = make(chan struct{}, 1)
 	// As after each commit: until it is told, Badger keeps every version and whatever was deleted.
 	db.SetDiscardTs(s.version)
-	s.setFloor()
+	s.followTables()
 	if _, err := s.mark.advance(); err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -146,7 +153,7 @@ func (s *kv) commit(writes []write) error {
 	if moved, err := s.mark.advance(); err != nil {
 		return err
 	} else if moved {
-		s.setFloor()
+		s.followTables()
 	}
 	txn := s.db.NewTransactionAt(math.MaxUint64, true)
 	defer txn.Discard()
@@ -185,7 +192,29 @@ func (s *kv) followManifest() {
 	}
 	defer s.mu.Unlock()
 	if moved, err := s.mark.advance(); err == nil && moved {
-		s.setFloor()
+		s.followTables()
+	}
+}
+
+// followTables brings up to date what goes by the tables that there are.
+func (s *kv) followTables() {
+	s.setFloor()
+	if s.encrypted {
+		s.growIndexCache()
+	}
+}
+
+// growIndexCache keeps the cache of the decrypted indexes large enough for all of them.
+func (s *kv) growIndexCache() {
+	var tables int64
+	for _, l := range s.db.Levels() {
+		tables += l.Size
+	}
+	if want := minIndexCacheBytes + tables/indexShare; want > s.indexCache {
+		if _, err := s.db.CacheMaxCost(badger.IndexCache, want); err != nil {
+			s.log.Warn("the cache of decrypted indexes stays as it is", "dir", s.dir, "err", err)
+		}
+		s.indexCache = want
 	}
 }
 

@@ -1,6 +1,7 @@
 package txlog
 
 import (
+	"crypto/aes"
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
@@ -8,11 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+
+	"github.com/dgraph-io/badger/v4/y"
 )
 
 // Badger's write-ahead log of a memtable: a header of 20 bytes, then entries: meta, user meta, key
 // length, value length and expiry as uvarints, key, value, CRC-32C of all of it. The key ends with
 // the version. The entries of a transaction are marked, the last one's value is the version as text.
+// The header is the number of a data key (u64) and 12 bytes of an IV, whose last four are the offset of
+// an entry: if the number is not 0, key and value are encrypted together. The checksum is of what stands there.
 const (
 	walHeaderBytes = 20
 	walTxn         = 1 << 6
@@ -23,12 +28,15 @@ const (
 // that its transactions continue the versions after newest without a gap. A gap means that the end
 // of an earlier log, or a table, is missing: Badger would not notice. It returns the length of
 // the file and the newest version in it, 0 if it has none.
-func checkWAL(path string, newest uint64) (size int64, last uint64, err error) {
+func checkWAL(path string, newest uint64, keys dataKeys) (size int64, last uint64, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return 0, 0, fmt.Errorf("%w: log: %w", ErrDamaged, err)
 	}
-	w := walReader{b: b[min(walHeaderBytes, len(b)):]}
+	w, err := newWALReader(b, keys)
+	if err != nil {
+		return 0, 0, fmt.Errorf("%w: log %q %w", ErrDamaged, filepath.Base(path), err)
+	}
 	for {
 		version, ok := w.next()
 		if !ok {
@@ -45,7 +53,28 @@ func checkWAL(path string, newest uint64) (size int64, last uint64, err error) {
 }
 
 // walReader reads the transactions of a log.
-type walReader struct{ b []byte }
+type walReader struct {
+	b    []byte // what is left
+	size int    // of the file
+	// key is the data key, nil if the log is in the clear; iv is its header's, plain what was decrypted last.
+	key, plain []byte
+	iv         [aes.BlockSize]byte
+}
+
+func newWALReader(file []byte, keys dataKeys) (walReader, error) {
+	w := walReader{b: file[min(walHeaderBytes, len(file)):], size: len(file)}
+	if len(file) < walHeaderBytes {
+		return w, nil
+	}
+	id := binary.BigEndian.Uint64(file)
+	if _, _, _, some := w.peek(); id == 0 && !some {
+		return w, nil // killed before the header was written, or after it in a store without encryption
+	}
+	var err error
+	w.key, err = keys.of(id)
+	copy(w.iv[:], file[8:walHeaderBytes])
+	return w, err
+}
 
 // next returns the version of the next whole transaction.
 func (w *walReader) next() (version uint64, ok bool) {
@@ -70,29 +99,48 @@ func (w *walReader) next() (version uint64, ok bool) {
 	}
 }
 
-// entry returns the next entry, not ok at the end or where it is not whole.
+// entry returns the next entry, not ok at the end or where it is not whole. Key and value are valid
+// until the next one.
 func (w *walReader) entry() (meta byte, key, value []byte, ok bool) {
-	if len(w.b) < 2 {
+	split, from, end, ok := w.peek()
+	if !ok {
 		return 0, nil, nil, false
+	}
+	meta = w.b[0]
+	both := w.b[from:end]
+	if w.key != nil {
+		binary.BigEndian.PutUint32(w.iv[12:], uint32(w.size-len(w.b)))
+		w.plain = append(w.plain[:0], both...)
+		if both = w.plain; y.XORBlock(both, both, w.key, w.iv[:]) != nil {
+			return 0, nil, nil, false
+		}
+	}
+	key, value = both[:split-from], both[split-from:]
+	w.b = w.b[end+4:]
+	return meta, key, value, true
+}
+
+// peek says where key, value and the end of the next entry are; not ok if it is not whole.
+func (w *walReader) peek() (split, from, end int, ok bool) {
+	if len(w.b) < 2 {
+		return 0, 0, 0, false
 	}
 	at := 2
 	var lengths [3]uint64 // key, value, expiry
 	for i := range lengths {
 		v, n := binary.Uvarint(w.b[at:])
 		if n <= 0 {
-			return 0, nil, nil, false
+			return 0, 0, 0, false
 		}
 		lengths[i], at = v, at+n
 	}
 	room := uint64(len(w.b) - at)
 	if lengths[0] == 0 || lengths[0] > room || lengths[1] > room || lengths[0]+lengths[1]+4 > room {
-		return 0, nil, nil, false
+		return 0, 0, 0, false
 	}
-	split, end := at+int(lengths[0]), at+int(lengths[0]+lengths[1])
+	split, end = at+int(lengths[0]), at+int(lengths[0]+lengths[1])
 	if crc32.Checksum(w.b[:end], castagnoli) != binary.BigEndian.Uint32(w.b[end:]) {
-		return 0, nil, nil, false
+		return 0, 0, 0, false
 	}
-	meta, key, value = w.b[0], w.b[at:split], w.b[split:end]
-	w.b = w.b[end+4:]
-	return meta, key, value, true
+	return split, at, end, true
 }
