@@ -61,6 +61,10 @@ func (d *document) pipeline(p *Pipeline) *plan {
 	if key, n := o.pair("state"); n != nil {
 		if s := d.object(key, n, "state"); s != nil {
 			p.StateDir = s.optional("dir")
+			p.StateKeyFile, p.StateOldKeyFile = s.optional("key_file"), s.optional("old_key_file")
+			if n := s.get("old_key_file"); n != nil && s.get("key_file") == nil {
+				d.errorf(n, RuleMissingField, "old_key_file needs key_file, the key that comes after it")
+			}
 			s.finish()
 		}
 	}

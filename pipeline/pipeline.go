@@ -137,6 +137,9 @@ type Pipeline struct {
 	Tracing    Tracing
 	// StateDir is the directory of the local state; empty: the processor's default.
 	StateDir string
+	// StateKeyFile holds the key that the local state is encrypted under; empty: it is not encrypted.
+	// StateOldKeyFile holds the one that it may still be under.
+	StateKeyFile, StateOldKeyFile string
 	// Sources are the inputs in the order of the file; behind them the tables.
 	Sources []Source
 	// Tests are the cases of the file's tests section, checked for their shape only.

@@ -62,7 +62,7 @@ func (a *App) Status() Status { return a.stats.status(a.topo) }
 //   - a broker kind (see internal/broker: unreachable, not authorized, fenced, ...)
 //   - ErrTopics, ErrOffsets: topics or offsets do not fit; starting again does not help
 //   - ErrDataLost: the cluster has lost data that was committed
-//   - txlog.ErrLocked, ErrOtherApp, ErrOtherCluster, ErrNewerFormat: the state directory is not ours
+//   - txlog.ErrLocked, ErrOtherApp, ErrOtherCluster, ErrNewerFormat, ErrKey: the state directory is not ours
 //   - *sink.SetupError: the target of a sink is not as it must be; its Remedy says what to do
 //   - ErrTarget: the target of a sink does not answer
 //   - *RecordError: a record cannot be handled and the policy is to stop
@@ -170,6 +170,7 @@ func (a *App) connect(ctx context.Context) (broker.Cluster, error) {
 func (a *App) openLog(clusterID string) (*txlog.Log, error) {
 	log, err := txlog.Open(txlog.Options{
 		Dir: a.cfg.stateDir, App: a.topo.Name(), Cluster: clusterID, Power: a.cfg.power, MinFreeBytes: a.cfg.minFree, Logger: a.cfg.logger,
+		Key: a.cfg.stateKey, OldKey: a.cfg.oldKey,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("processor: open the state directory %q: %w", a.cfg.stateDir, err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/topology"
+	"github.com/streamd/streamd/txlog"
 )
 
 // Option configures an App. The last one of a kind wins.
@@ -61,6 +62,8 @@ type config struct {
 	brokers    []string
 	kafka      KafkaConfig
 	stateDir   string
+	stateKey   txlog.Key
+	oldKey     txlog.Key
 	instance   string
 	workers    int
 	packing    int // tasks that a worker gets before the next one gets any; 0: dealt evenly
@@ -133,6 +136,13 @@ func WithKafka(k KafkaConfig) Option {
 // WithStateDir sets the directory of the local transaction log and of the instance ID. It belongs to
 // one process at a time and is locked. Default ".streamd" and in it the application's name. Equals state.dir.
 func WithStateDir(dir string) Option { return optionFunc(func(c *config) { c.stateDir = dir }) }
+
+// WithStateKey encrypts what the state directory holds of records, with AES: 16, 24 or 32 bytes, nil for not at all, the
+// default. A directory is under one key from its first start on, and another one is refused (txlog.ErrKey); one that is still under
+// old, which may be nil, is brought under key. A key that is lost costs a full restore from the changelogs: remove the directory.
+func WithStateKey(key, old []byte) Option {
+	return optionFunc(func(c *config) { c.stateKey, c.oldKey = key, old })
+}
 
 // WithInstanceID sets the name of this process in the consumer group and in the transactional IDs.
 // Two live processes must not share one. Default: made once and kept in the state directory. Equals
@@ -232,6 +242,14 @@ func (c *config) validate(t *topology.Topology) error {
 	}
 	if c.stateDir == "" {
 		bad("the state directory is empty: use WithStateDir")
+	}
+	for _, k := range []txlog.Key{c.stateKey, c.oldKey} {
+		if err := k.Check(); len(k) > 0 && err != nil {
+			bad("key of the state directory: %w", err)
+		}
+	}
+	if len(c.oldKey) > 0 && len(c.stateKey) == 0 {
+		bad("an old key of the state directory without a key: use WithStateKey")
 	}
 	if c.workers < 1 || c.workers > 256 {
 		bad("%d workers, want 1 to 256", c.workers)

@@ -13,6 +13,7 @@ import (
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/internal/operate"
 	"github.com/streamd/streamd/internal/verify"
+	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
 )
@@ -251,7 +252,7 @@ missing; 78 the file is wrong, or there is no local store.`,
 			}
 			dir := daemon.StateDir(p, dataDir, cmd.Flags().Changed("data-dir"))
 			if len(args) == 1 {
-				return c.inspectLocal(dir, asJSON)
+				return c.inspectLocal(p, dir, asJSON)
 			}
 			topo, err := p.Topology()
 			if err != nil {
@@ -260,7 +261,7 @@ missing; 78 the file is wrong, or there is no local store.`,
 			if err := operate.HasStore(topo, args[1]); err != nil {
 				return err
 			}
-			entries, err := operate.ListLocal(dir, args[1], limit)
+			entries, err := operate.ListLocal(p, dir, args[1], limit)
 			if err != nil {
 				return err
 			}
@@ -284,8 +285,8 @@ missing; 78 the file is wrong, or there is no local store.`,
 	return cmd
 }
 
-func (c *cli) inspectLocal(dir string, asJSON bool) error {
-	tasks, err := operate.InspectLocal(dir)
+func (c *cli) inspectLocal(p *pipeline.Pipeline, dir string, asJSON bool) error {
+	tasks, err := operate.InspectLocal(p, dir)
 	if err != nil {
 		return err
 	}

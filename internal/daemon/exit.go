@@ -88,7 +88,7 @@ func ExitCode(err error) int {
 		{ExitTemporary, []error{ErrNotReachable, ErrNoAnswer}}, // also of a socket that does not exist
 		{ExitConfig, []error{
 			ErrConfig, broker.ErrConfig, broker.ErrUnsupported, processor.ErrTopics, processor.ErrGlobalTable, processor.ErrOffsets, processor.ErrOrphaned,
-			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, pipeline.ErrUnset, fs.ErrNotExist,
+			txlog.ErrOtherApp, txlog.ErrOtherCluster, txlog.ErrNewerFormat, txlog.ErrKey, pipeline.ErrUnset, fs.ErrNotExist,
 		}},
 		{ExitTemporary, []error{broker.ErrUnreachable, processor.ErrTarget, ErrDatabase, txlog.ErrLocked, txlog.ErrDiskFull, ErrInUse}},
 	} {

@@ -163,10 +163,16 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 	if len(c.Pipelines) > 1 {
 		log = log.With("pipeline", p.Name)
 	}
+	key, old, err := StateKeys(p)
+	if err != nil {
+		return member{}, err
+	}
+	warnKeys(p, log)
 	opts := []processor.Option{
 		processor.WithBrokers(p.Kafka.Brokers...),
 		processor.WithKafka(kafkaConfig(p.Kafka)),
 		processor.WithStateDir(dir),
+		processor.WithStateKey(key, old),
 		processor.WithInstanceID(c.Instance),
 		processor.WithErrorPolicy(p.Errors.Policy, p.Errors.DeadLetterTopic),
 		processor.WithTransactionLimits(0, 0, p.Processing.TransactionTimeout),
@@ -264,6 +270,9 @@ func runAll(ctx context.Context, c RunConfig, members []member, in *entrances, l
 			}
 			if errors.Is(err, txlog.ErrOtherCluster) {
 				err = fmt.Errorf("%w\nuse another --data-dir, or remove %s if that cluster is gone for good (each start of streamd dev is a new one)", err, m.dir)
+			}
+			if errors.Is(err, txlog.ErrKey) {
+				err = fmt.Errorf("%w\nthe keys are state.key_file and state.old_key_file of %s", err, m.p.File)
 			}
 			if err != nil {
 				err = fmt.Errorf("pipeline %q: %w", m.p.Name, err)

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/streamd/streamd/internal/tlsfile"
 	"github.com/streamd/streamd/internal/web"
+	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/txlog"
 )
 
 // ErrDenied: a process does not let the one in who asks.
@@ -85,12 +88,47 @@ func (s HTTPSecurity) validate() error {
 
 // warn tells what is allowed, and is not wise.
 func (s HTTPSecurity) warn(log *slog.Logger) {
-	if s.TokenFile == "" || runtime.GOOS == "windows" { // there the mode says nothing of who can read
-		return
+	if mode, open := openToAll(s.TokenFile); open {
+		log.Warn("everybody on this host can read the token of the HTTP port: chmod 600", "file", s.TokenFile, "mode", mode.String())
 	}
-	if info, err := os.Stat(s.TokenFile); err == nil && info.Mode().Perm()&0o004 != 0 {
-		log.Warn("everybody on this host can read the token of the HTTP port: chmod 600", "file", s.TokenFile, "mode", info.Mode().Perm().String())
+}
+
+// StateKeys reads the keys of a pipeline's local state: that which it is to be under, nil if it is not to be
+// encrypted, and the one that it may still be under.
+func StateKeys(p *pipeline.Pipeline) (key, old txlog.Key, err error) {
+	read := func(field, path string) (k txlog.Key) {
+		if path == "" {
+			return nil
+		}
+		k, kerr := txlog.ReadKey(path)
+		if kerr != nil {
+			err = errors.Join(err, fmt.Errorf("%s: state.%s: %w: %w", p.File, field, ErrConfig, kerr))
+		}
+		return k
 	}
+	key, old = read("key_file", p.StateKeyFile), read("old_key_file", p.StateOldKeyFile)
+	return key, old, err
+}
+
+// warnKeys tells of keys that more can read than have to.
+func warnKeys(p *pipeline.Pipeline, log *slog.Logger) {
+	for _, path := range []string{p.StateKeyFile, p.StateOldKeyFile} {
+		if mode, open := openToAll(path); open {
+			log.Warn("everybody on this host can read the key of the local state: chmod 600", "file", path, "mode", mode.String())
+		}
+	}
+}
+
+// openToAll says whether everybody on this host can read a file.
+func openToAll(path string) (mode fs.FileMode, open bool) {
+	if path == "" || runtime.GOOS == "windows" { // there the mode says nothing of who can read
+		return 0, false
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, false
+	}
+	return info.Mode().Perm(), info.Mode().Perm()&0o004 != 0
 }
 
 // secure puts TLS on the HTTP listener.

@@ -51,6 +51,8 @@ func settings(p *pipeline.Pipeline, c RunConfig, dir string) []web.Setting {
 	add("tracing", p.Tracing.Endpoint)
 	add("dead letter topic", p.Errors.DeadLetterTopic)
 	add("state directory", dir)
+	add("state key", p.StateKeyFile)
+	add("old state key", p.StateOldKeyFile)
 	add("instance", c.Instance)
 	return out
 }

@@ -33,9 +33,16 @@ type LocalEntry struct {
 	Value Bytes  `json:"value"`
 }
 
-// openLocal opens the local store of a process that has ended.
-func openLocal(dir string) (*rawstore.Store, error) {
-	s, err := rawstore.Open(dir)
+// openLocal opens the local store of a pipeline whose process has ended.
+func openLocal(p *pipeline.Pipeline, dir string) (*rawstore.Store, error) {
+	key, old, err := daemon.StateKeys(p)
+	if err != nil {
+		return nil, err
+	}
+	s, err := rawstore.Open(dir, key, old)
+	if errors.Is(err, rawstore.ErrKey) {
+		return nil, fmt.Errorf("%s: state.key_file: %w: %w", p.File, daemon.ErrConfig, err)
+	}
 	if errors.Is(err, rawstore.ErrInUse) {
 		return nil, fmt.Errorf("%w: %w: stop it, or look into its changelog (a key, streamd inspect id), or at streamd inspect tasks", daemon.ErrInUse, err)
 	}
@@ -43,8 +50,8 @@ func openLocal(dir string) (*rawstore.Store, error) {
 }
 
 // InspectLocal lists what the tasks have in the local store. daemon.ErrInUse: a process runs on it.
-func InspectLocal(dir string) (out []LocalTask, err error) {
-	s, err := openLocal(dir)
+func InspectLocal(p *pipeline.Pipeline, dir string) (out []LocalTask, err error) {
+	s, err := openLocal(p, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +84,8 @@ func InspectLocal(dir string) (out []LocalTask, err error) {
 var errEnough = errors.New("enough")
 
 // ListLocal lists the first keys of a state store in the local store, task by task; limit 0: all.
-func ListLocal(dir, store string, limit int) (out []LocalEntry, err error) {
-	s, err := openLocal(dir)
+func ListLocal(p *pipeline.Pipeline, dir, store string, limit int) (out []LocalEntry, err error) {
+	s, err := openLocal(p, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -146,13 +146,20 @@ func (j *Job) local(ctx context.Context, app *proof.App, cluster string) (why st
 		return "", err
 	}
 	instance := ""
-	s, err := rawstore.Open(j.StateDir)
+	key, old, err := daemon.StateKeys(j.Pipeline)
+	if err != nil {
+		return "", err
+	}
+	app.Keys = [][]byte{key, old}
+	s, err := rawstore.Open(j.StateDir, app.Keys...)
 	switch {
 	case errors.Is(err, rawstore.ErrInUse):
 		app.Running = true
 		return "a process runs on " + j.StateDir + ": stop it to have its store compared", nil
 	case errors.Is(err, fs.ErrNotExist):
 		why = "there is no local store in " + j.StateDir
+	case errors.Is(err, rawstore.ErrKey):
+		return "", fmt.Errorf("%s: state.key_file: %w: %w", j.Pipeline.File, daemon.ErrConfig, err)
 	case err != nil:
 		return "", err
 	default:

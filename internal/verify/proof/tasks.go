@@ -28,6 +28,8 @@ type App struct {
 	Name string // the application: consumer group and prefix of its topics
 	// Dirs are the state directories of processes that have ended.
 	Dirs []string
+	// Keys are those that the local stores may be encrypted under.
+	Keys [][]byte
 	// Running says that commits go on. What is compared then is the state as of the committed offsets.
 	Running bool
 	// Retention is how long a dedup operator remembers its IDs, where it is known: only then can be
@@ -123,7 +125,7 @@ func CheckTasks(ctx context.Context, c *rawlog.Cluster, app App) (_ *Tasks, err 
 
 func (in *inspector) openStores() error {
 	for _, dir := range in.app.Dirs {
-		s, err := rawstore.Open(dir)
+		s, err := rawstore.Open(dir, in.app.Keys...)
 		if err != nil {
 			return err
 		}

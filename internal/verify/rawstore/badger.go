@@ -2,6 +2,8 @@ package rawstore
 
 import (
 	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +25,13 @@ type files struct {
 	logs   *badger.DB // nil: none are left over
 }
 
-func openFiles(dir string, memTableBytes int64) (_ *files, err error) {
+func openFiles(dir string, memTableBytes int64, encrypted bool, keys [][]byte) (_ *files, err error) {
+	var key []byte
+	if encrypted {
+		if key, err = fitting(filepath.Join(dir, "KEYREGISTRY"), keys); err != nil {
+			return nil, err
+		}
+	}
 	temp, err := os.MkdirTemp("", "streamd-verify-")
 	if err != nil {
 		return nil, fmt.Errorf("rawstore: %w", err)
@@ -42,6 +50,9 @@ func openFiles(dir string, memTableBytes int64) (_ *files, err error) {
 	base := badger.DefaultOptions(tables).WithLogger(nil).WithCompression(options.None).WithBlockCacheSize(0).WithIndexCacheSize(0).
 		WithMetricsEnabled(false).WithNumVersionsToKeep(1).WithMemTableSize(memTableBytes).WithValueLogFileSize(64 << 20).
 		WithChecksumVerificationMode(options.OnTableAndBlockRead)
+	if encrypted {
+		base = base.WithEncryptionKey(key).WithBlockCacheSize(cacheBytes).WithIndexCacheSize(cacheBytes)
+	}
 	if f.tables, err = open(base.WithReadOnly(true)); err != nil {
 		return nil, err
 	}
@@ -51,6 +62,33 @@ func openFiles(dir string, memTableBytes int64) (_ *files, err error) {
 		}
 	}
 	return f, nil
+}
+
+// cacheBytes is the size of each of the caches that Badger decrypts into.
+const cacheBytes = 64 << 20
+
+// fitting returns the key that opens Badger's registry of keys: behind an IV of 16 bytes it has a text that is known.
+func fitting(registry string, keys [][]byte) ([]byte, error) {
+	b, err := os.ReadFile(registry)
+	if err != nil {
+		return nil, fmt.Errorf("rawstore: %w: the registry of its keys: %w", ErrDamaged, err)
+	}
+	const text = "Hello Badger"
+	if len(b) < aes.BlockSize+len(text) {
+		return nil, fmt.Errorf("rawstore: %w: %s is cut off", ErrDamaged, registry)
+	}
+	for _, key := range keys {
+		c, err := aes.NewCipher(key)
+		if err != nil {
+			continue // none, or of no length
+		}
+		plain := make([]byte, len(text))
+		cipher.NewCTR(c, b[:aes.BlockSize]).XORKeyStream(plain, b[aes.BlockSize:aes.BlockSize+len(text)])
+		if string(plain) == text {
+			return key, nil
+		}
+	}
+	return nil, fmt.Errorf("rawstore: %w: %s", ErrKey, filepath.Dir(registry))
 }
 
 // open opens Badger, which panics on some kinds of damage.

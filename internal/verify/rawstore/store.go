@@ -20,6 +20,8 @@ var (
 	ErrInUse = errors.New("a running process uses the state directory")
 	// ErrDamaged: the files are not as they were written.
 	ErrDamaged = errors.New("the local store is damaged")
+	// ErrKey: none of the keys that were given opens the store, which is encrypted.
+	ErrKey = errors.New("the local store is encrypted, and no key that is given opens it")
 )
 
 // Store is the local store of one state directory.
@@ -60,17 +62,17 @@ type Generation struct {
 }
 
 // Open opens the store of a state directory whose process has ended. A directory without a store is
-// fs.ErrNotExist.
-func Open(dir string) (*Store, error) {
+// fs.ErrNotExist. One that is encrypted is opened with the one of the keys that fits; empty ones are none.
+func Open(dir string, keys ...[]byte) (*Store, error) {
 	head := struct {
-		App, Cluster, Instance string
-		Format                 int
-		MemTableBytes          int64 `json:"memtable_bytes"`
+		App, Cluster, Instance, Key string
+		Format                      int
+		MemTableBytes               int64 `json:"memtable_bytes"`
 	}{}
 	if err := readState(filepath.Join(dir, "STATE"), &head); err != nil {
 		return nil, err
 	}
-	if head.Format != 1 {
+	if head.Format != 1 && head.Format != 2 {
 		return nil, fmt.Errorf("rawstore: %s: format %d of the state directory: %w", dir, head.Format, rawlog.ErrFormat)
 	}
 	const leastMemTable = 8 << 20
@@ -78,7 +80,7 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := openFiles(filepath.Join(dir, "txlog"), max(head.MemTableBytes, leastMemTable))
+	files, err := openFiles(filepath.Join(dir, "txlog"), max(head.MemTableBytes, leastMemTable), head.Key != "", keys)
 	if err != nil {
 		return nil, errors.Join(err, lock.Close())
 	}
