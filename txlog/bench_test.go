@@ -51,10 +51,19 @@ func perID(b *testing.B, l *Log, n int, cpu time.Duration) {
 const benchBatch = 1000
 
 // What a batch costs as one block, alone and with state.
-func BenchmarkApply(b *testing.B) {
-	for _, puts := range []int{0, 100, 1000} {
+func BenchmarkApply(b *testing.B) { benchApply(b, benchOptions, 0, 100, 1000) }
+
+// What encryption costs: run with -bench 'Encrypted|Apply|Read', since only figures of one run can be compared.
+func BenchmarkEncryptedApply(b *testing.B) { benchApply(b, encryptedBench, 0, 100, 1000) }
+
+func BenchmarkEncryptedRead(b *testing.B) { benchRead(b, encryptedBench) }
+
+func encryptedBench(b *testing.B) Options { return encrypted(benchOptions(b)) }
+
+func benchApply(b *testing.B, options func(*testing.B) Options, sizes ...int) {
+	for _, puts := range sizes {
 		b.Run(fmt.Sprintf("1000 IDs and %d puts", puts), func(b *testing.B) {
-			l := openTest(b, benchOptions(b))
+			l := openTest(b, options(b))
 			task := mustTask(b, l, "t")
 			value := make([]byte, 64)
 			var entries []byte
@@ -126,8 +135,10 @@ func BenchmarkOneKeyPerID(b *testing.B) {
 	perID(b, l, n, cpu)
 }
 
-func BenchmarkRead(b *testing.B) {
-	l := openTest(b, benchOptions(b))
+func BenchmarkRead(b *testing.B) { benchRead(b, benchOptions) }
+
+func benchRead(b *testing.B, options func(*testing.B) Options) {
+	l := openTest(b, options(b))
 	task := mustTask(b, l, "t")
 	const keys = 200_000
 	for from := 0; from < keys; from += 5000 {
@@ -153,6 +164,27 @@ func BenchmarkRead(b *testing.B) {
 			}
 		})
 	}
+	// More than the cache of an encrypted store holds, as the runs of IDs are: each read decrypts.
+	const large = 60_000
+	for from := 0; from < large; from += 500 {
+		batch := &record.Batch{Position: position(2)}
+		for i := range 500 {
+			batch.State = append(batch.State, record.StateChange{Store: "large", Key: xxhKey(from + i), Value: make([]byte, 4096)})
+		}
+		must(b, task.Apply(batch))
+	}
+	must(b, l.Flatten())
+	runs := task.Store("large")
+	b.Run("4 KiB, of 240 MB", func(b *testing.B) {
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			if v, err := runs.Get(xxhKey(i % large)); err != nil || len(v) != 4096 {
+				b.Fatal(len(v), err)
+			}
+			i += 7919
+		}
+	})
 	b.Run("range of 100", func(b *testing.B) {
 		for b.Loop() {
 			n := 0

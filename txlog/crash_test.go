@@ -217,7 +217,7 @@ func crashWork(l *Log, until uint64, done func(seq uint64)) error {
 
 func helperApply(dir string) {
 	fmt.Println("started")
-	l, err := Open(testOptions(dir))
+	l, err := Open(crashOptions(dir))
 	if err != nil {
 		fmt.Println("open:", err)
 		return
@@ -238,6 +238,30 @@ func TestKill(t *testing.T) {
 	if testing.Short() {
 		kills = 10
 	}
+	testKill(t, kills)
+}
+
+// The same of an encrypted store.
+func TestKillEncrypted(t *testing.T) {
+	kills := 15
+	if testing.Short() {
+		kills = 5
+	}
+	t.Setenv(encryptedEnv, "1")
+	testKill(t, kills)
+}
+
+// encryptedEnv makes the crash tests, and the processes that they kill, encrypt their store.
+const encryptedEnv = "TXLOG_TEST_ENCRYPTED"
+
+func crashOptions(dir string) Options {
+	if os.Getenv(encryptedEnv) != "" {
+		return encrypted(testOptions(dir))
+	}
+	return testOptions(dir)
+}
+
+func testKill(t *testing.T, kills int) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -283,6 +307,9 @@ func TestKill(t *testing.T) {
 		if !opened {
 			inOpen++
 		}
+		if keysOf(t, dir).encrypted != (crashOptions(dir).Key != nil) && opened {
+			t.Fatalf("round %d: encrypted is %v", round, keysOf(t, dir).encrypted)
+		}
 		if got := verifyCopy(t, dir); got < acked || got > acked+1 {
 			t.Fatalf("round %d: position %d, acknowledged %d", round, got, acked)
 		}
@@ -296,8 +323,7 @@ func verifyCopy(t testing.TB, dir string) uint64 {
 	t.Helper()
 	to := t.TempDir()
 	must(t, copyDir(dir, to))
-	o := testOptions(to)
-	l, err := Open(o)
+	l, err := Open(crashOptions(to))
 	must(t, err)
 	defer l.Close()
 	if reason, ok := l.SetAside(); ok {

@@ -139,7 +139,13 @@ var (
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir := t.TempDir()
-		l, err := Open(testOptions(dir))
+		key := rapid.SampledFrom([]Key{nil, nil, testKey}).Draw(rt, "key")
+		options := func(dir string) Options {
+			o := testOptions(dir)
+			o.Key = key
+			return o
+		}
+		l, err := Open(options(dir))
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -158,7 +164,7 @@ func TestModel(t *testing.T) {
 			return task, model[name]
 		}
 		restart := func(rt *rapid.T, from string) {
-			if l, err = Open(testOptions(from)); err != nil {
+			if l, err = Open(options(from)); err != nil {
 				rt.Fatal(err)
 			}
 			if reason, ok := l.SetAside(); ok {
