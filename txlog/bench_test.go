@@ -155,13 +155,14 @@ func benchRead(b *testing.B, options func(*testing.B) Options) {
 	for name, offset := range map[string]int{"present": 0, "absent": keys} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
-			i := 0
+			i, cpu := 0, cpuNow()
 			for b.Loop() {
 				if _, err := store.Get(xxhKey(offset + i%keys)); err != nil {
 					b.Fatal(err)
 				}
 				i += 7919
 			}
+			b.ReportMetric(float64((cpuNow()-cpu).Nanoseconds())/float64(b.N), "cpu-ns/op")
 		})
 	}
 	// More than the cache of an encrypted store holds, as the runs of IDs are: each read decrypts.
@@ -177,13 +178,14 @@ func benchRead(b *testing.B, options func(*testing.B) Options) {
 	runs := task.Store("large")
 	b.Run("4 KiB, of 240 MB", func(b *testing.B) {
 		b.ReportAllocs()
-		i := 0
+		i, cpu := 0, cpuNow()
 		for b.Loop() {
 			if v, err := runs.Get(xxhKey(i % large)); err != nil || len(v) != 4096 {
 				b.Fatal(len(v), err)
 			}
 			i += 7919
 		}
+		b.ReportMetric(float64((cpuNow()-cpu).Nanoseconds())/float64(b.N), "cpu-ns/op")
 	})
 	b.Run("range of 100", func(b *testing.B) {
 		for b.Loop() {

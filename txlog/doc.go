@@ -27,7 +27,8 @@
 // # What it does not do
 //
 // It decides nothing about IDs (package dedup does), knows nothing of Kafka, starts no goroutine
-// of its own and asks no clock. It does not survive a full disk inside Badger, which dies by SIGBUS:
+// of its own and asks no clock. It authenticates nothing: [Options.Key] keeps a thief from reading, and
+// nobody from writing. It does not survive a full disk inside Badger, which dies by SIGBUS:
 // it refuses to write while less than a floor is free.
 //
 // docs/format.md describes every byte.
