@@ -116,7 +116,7 @@ const everything = `version: 1
 name: test
 kafka: {brokers: ["a:1"], tls: {}, sasl: {mechanism: plain, username: a, password: b}, schema_registry: {url: "http://a:1"}}
 processing: {}
-state: {dir: d}
+state: {dir: d, key_file: k, old_key_file: o}
 tracing: {endpoint: "http://localhost:4318", sample: 0.5}
 errors: {dead_letter_topic: dlq}
 types: {T: {a: string}}

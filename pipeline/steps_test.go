@@ -344,9 +344,9 @@ steps:
   - {name: out, to: {topic: out}}
 errors: {on_error: skip, dead_letter_topic: dead}
 processing: {guarantee: exactly_once, commit_interval: 250ms, transaction_timeout: 20s}
-state: {dir: /var/lib/x}
+state: {dir: /var/lib/x, key_file: /run/k, old_key_file: /run/o}
 `), Options{})
-	if p.Errors != (Errors{Policy: topology.PolicySkip, DeadLetterTopic: "dead"}) || p.StateDir != "/var/lib/x" ||
+	if p.Errors != (Errors{Policy: topology.PolicySkip, DeadLetterTopic: "dead"}) || p.StateDir != "/var/lib/x" || p.StateKeyFile != "/run/k" || p.StateOldKeyFile != "/run/o" ||
 		p.Processing.CommitInterval.String() != "250ms" || p.Processing.TransactionTimeout.String() != "20s" {
 		t.Errorf("got %+v", p)
 	}

@@ -49,6 +49,7 @@ func TestExitCode(t *testing.T) {
 		{fmt.Errorf("x: %w", txlog.ErrOtherApp), 78},
 		{fmt.Errorf("x: %w", txlog.ErrOtherCluster), 78},
 		{fmt.Errorf("x: %w", txlog.ErrNewerFormat), 78},
+		{fmt.Errorf("x: %w", txlog.ErrKey), 78},
 		{errors.Join(nil, &pipeline.Error{}), 78},
 		{ErrInvalid, 78},
 		{&fs.PathError{Op: "open", Path: "x", Err: fs.ErrNotExist}, 78},
