@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -284,6 +285,42 @@ func TestKeys(t *testing.T) {
 		for _, form := range []string{string(testKey), fmt.Sprintf("%x", []byte(testKey)), "48 49 50"} {
 			if strings.Contains(text, form) {
 				t.Errorf("%s shows the key: %s", verb, text)
+			}
+		}
+	}
+}
+
+// A registry that ends anywhere but behind a data key, or that is flipped anywhere, is damage: Badger would take some of these for
+// a shorter one, or believe a length of gigabytes.
+func TestRegistry(t *testing.T) {
+	o := encrypted(testOptions(t.TempDir()))
+	must(t, openTest(t, o).Close())
+	good, err := os.ReadFile(glob(t, o.Dir, registryName)[0])
+	must(t, err)
+	dir := t.TempDir()
+	open := func(b []byte) (allocated uint64, err error) {
+		must(t, os.WriteFile(filepath.Join(dir, registryName), b, 0o600))
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err = openRegistry(dir, testKey)
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc, err
+	}
+	if _, err := open(good); err != nil {
+		t.Fatal(err)
+	}
+	if len(good) <= registryHeaderBytes {
+		t.Fatal("there is no data key in it")
+	}
+	for n := range good {
+		if _, err := open(good[:n]); n != registryHeaderBytes && !errors.Is(err, ErrDamaged) {
+			t.Errorf("cut to %d of %d bytes: %v", n, len(good), err)
+		}
+		for bit := range 8 {
+			b := bytes.Clone(good)
+			b[n] ^= 1 << bit
+			if allocated, err := open(b); !errors.Is(err, ErrDamaged) || allocated > 1<<20 {
+				t.Errorf("bit %d of byte %d flipped: %v, with %d bytes of memory", bit, n, err, allocated)
 			}
 		}
 	}
