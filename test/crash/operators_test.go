@@ -15,9 +15,10 @@ import (
 )
 
 // TestOperatorsUnderKills: windows, also behind a repartition topic, sessions, joins of two streams, of a stream with a table, of two tables, and with a global table that changes meanwhile, all
-// aggregations, the ways of keeping one record, timers by key, and steps without state, on two instances that are killed with kill -9 at random,
-// some of them with their disk. What is committed is what the oracle says: each window closes once, each impression has its clicks or one result
-// without, each timer fires once and none early, each aggregation has each of its results once and in order.
+// aggregations, the ways of keeping one record, timers by key and schedules, in event time and by the host's clock, the outputs of a dedup, and steps without state, on two instances that are
+// killed with kill -9 at random, some of them with their disk. What is committed is what the oracle says: each window closes once, each impression has its clicks or one result without, each
+// timer fires once and none early, no tick comes twice and what they count is neither lost nor counted twice, each bill goes the way of a new one, a copy, a conflict or a late one, whatever was read
+// again, each aggregation has each of its results once and in order.
 func TestOperatorsUnderKills(t *testing.T) {
 	kills := 10
 	if os.Getenv("STREAMD_SOAK") != "" {
@@ -46,17 +47,17 @@ func operatorsUnderKills(t *testing.T, kills, rate int, generate func(seed uint6
 			t.Fatal(err)
 		}
 	}
-	answer := operators.NewAnswer()
+	answer := operators.NewAnswer(time.Now) // the processes have the same clock
 	readers := map[string]*Reader{}
 	for _, topic := range operators.Outputs() {
 		readers[topic] = f.follow(topic, func(_ string, value []byte) { answer.Add(topic, value) })
 	}
+	if err := sendOperators(f.ctx, f.kafka.Addresses(), operators.Prelude(), 100_000); err != nil {
+		t.Fatal(err)
+	}
 	daemons := []*Daemon{f.daemon("a", "--instance-id", "a"), f.daemon("b", "--instance-id", "b")}
 	for _, d := range daemons {
 		f.start(d)
-	}
-	if err := sendOperators(f.ctx, f.kafka.Addresses(), operators.Prelude(), 100_000); err != nil {
-		t.Fatal(err)
 	}
 	if err := AwaitCommitted(f.ctx, f.kafka.Addresses(), operators.App, operators.Rows); err != nil {
 		t.Fatal(err)
@@ -96,7 +97,7 @@ func operatorsUnderKills(t *testing.T, kills, rate int, generate func(seed uint6
 	for _, err := range answer.Verify(want) {
 		t.Error(err)
 	}
-	t.Logf("%d kills; %d records in, out %v; up to version %d of a rate was met", kills, len(input), total, answer.Rates())
+	t.Logf("%d kills; %d records in, out %v; up to version %d of a rate was met; %d ticks by the clock were skipped", kills, len(input), total, answer.Rates(), answer.Skipped())
 	for _, d := range daemons {
 		if code, err := d.Stop(30 * time.Second); err != nil || code != 0 {
 			t.Errorf("after SIGTERM: exit code %d, %v", code, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// Line is a record of Folded, Kept, Chained, Rowed and Rated. Its key has the operator's name behind the account's, so that the results
+// Line is a record of Folded, Kept, Chained, Rowed, Rated, Looked and Sifted. Its key has the operator's name behind the account's, so that the results
 // of each are compared in their order.
 type Line struct {
 	Key   string `json:"key"`
@@ -118,8 +118,8 @@ func events(s *topology.Stream[string, Event], topic, operator string) {
 	fold(topology.MapValues(s, func(r event) (string, error) { return r.Value.ID, nil }, topology.Name(topic+"-"+operator+"-ids")), topic, operator)
 }
 
-// Prelude are the rows of the table, two versions of each: to be committed by the application before it gets anything else. One key in
-// five has none.
+// Prelude are the rows of the tables, two versions of each: there before the application is, and committed by it before it gets anything
+// else. One key in five has none.
 func Prelude() (out []Input) {
 	for version := range 2 {
 		for rate := range rates {

@@ -28,8 +28,9 @@ func Begin() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 func Generate(seed uint64, records int) []Input {
 	random := rand.New(rand.NewPCG(seed, 7))
 	out := make([]Input, 0, records+len(Inputs())*Partitions)
-	topics := []string{Visits, Visits, Impressions, Clicks, Orders, Purchases}
+	topics := []string{Visits, Visits, Impressions, Clicks, Orders, Purchases, Bills, Calls}
 	newest := Begin()
+	var bills []Input
 	for i := range records {
 		newest = newest.Add(time.Duration(random.Int64N(int64(2*Step/time.Millisecond))) * time.Millisecond)
 		topic := topics[random.IntN(len(topics))]
@@ -40,8 +41,14 @@ func Generate(seed uint64, records int) []Input {
 		switch topic {
 		case Purchases:
 			in.Value.After = random.Int64N(2 * dear)
-		case Orders:
+		case Bills:
+			in = bill(random, in, bills)
+			bills = append(bills, in)
+		case Orders, Calls:
 			in.Value.Do, in.Value.After = "set", random.Int64N(20_000)
+			if topic == Calls {
+				in.Value.After %= Longest.Milliseconds()
+			}
 			if random.IntN(5) == 0 {
 				in.Value.Do, in.Value.After = "cancel", 0
 			}
@@ -49,9 +56,31 @@ func Generate(seed uint64, records int) []Input {
 		out = append(out, in)
 		if i%rateEvery == 0 {
 			out = append(out, rateRow(i/rateEvery%rates, int64(i)+2, newest)) // behind those of Prelude
+			if i >= records/2 {
+				out = append(out, rateRow(lateRate, int64(i)+2, newest))
+			}
 		}
 	}
 	return append(out, ends(newest.Add(time.Hour))...)
+}
+
+// bill makes a bill that is new, of one that came before, or too late.
+func bill(random *rand.Rand, in Input, before []Input) Input {
+	in.Value.After = random.Int64N(2 * dear)
+	switch n := random.IntN(100); {
+	case n < 35 && len(before) > 0: // most of them soon
+		from := max(len(before)-20, 0)
+		if n < 10 {
+			from = 0
+		}
+		in = before[from+random.IntN(len(before)-from)]
+		if n%4 == 0 {
+			in.Value.After++
+		}
+	case n < 45:
+		in.At = in.At.Add(-retention - Disorder)
+	}
+	return in
 }
 
 // ManyTimers sets so many timers, each of a key of its own, of which most are waiting at a time, and ends as Generate does.

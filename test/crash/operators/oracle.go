@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 )
@@ -60,6 +61,9 @@ func Oracle(input []Input) map[string]map[string][]string {
 		}
 	}
 	folded(out, byKey(Purchases), byKey(Rows))
+	looked(out[Looked], input)
+	sifting(out[Sifted], input)
+	called(out[Reminded], input)
 	for p := range int32(Partitions) {
 		for _, f := range fired(input, p) {
 			out[Fired][f.Key] = append(out[Fired][f.Key], lines([]Firing{f})...)
@@ -179,9 +183,11 @@ func joined(key string, impressions, clicks []Input) []Pair {
 }
 
 // fired goes through a partition as a task does: what is due before a record from that time goes off first, and what a record
-// sets for a time that has passed goes off behind it.
+// sets for a time that has passed goes off behind it. A tick comes behind the timers that are due with it, one for all
+// that have passed since the last one; the first is that behind the first record.
 func fired(input []Input, partition int32) (out []Firing) {
-	var newest time.Time
+	var newest, last time.Time
+	var since int64
 	counts := map[string]int64{}
 	var due waiting
 	fire := func() {
@@ -189,8 +195,17 @@ func fired(input []Input, partition int32) (out []Firing) {
 			t := due.order[0]
 			due.cancel(t.key)
 			counts[t.key]++
+			since++
 			out = append(out, Firing{Key: t.key, At: t.at.UnixMilli(), N: counts[t.key]})
 		}
+	}
+	tick := func() {
+		at := newest.Truncate(tickEvery)
+		if !last.IsZero() && at.After(last) {
+			out = append(out, Firing{Key: fmt.Sprintf("ticks of partition-%d", partition), At: at.UnixMilli(), N: since})
+			since = 0
+		}
+		last = at
 	}
 	for _, in := range input {
 		if in.Topic != Orders || in.Partition != partition {
@@ -200,6 +215,7 @@ func fired(input []Input, partition int32) (out []Firing) {
 			newest = in.At
 		}
 		fire()
+		tick()
 		switch in.Value.Do {
 		case "set":
 			due.set(timer{in.Key, in.At.Add(time.Duration(in.Value.After) * time.Millisecond)})
@@ -211,51 +227,20 @@ func fired(input []Input, partition int32) (out []Firing) {
 	return out
 }
 
-type timer struct {
-	key string
-	at  time.Time
-}
-
-func (t timer) compare(o timer) int { return cmp.Or(t.at.Compare(o.at), cmp.Compare(t.key, o.key)) }
-
-// waiting are the timers of a partition, at most one of a key.
-type waiting struct {
-	order []timer // as they go off
-	at    map[string]time.Time
-}
-
-func (w *waiting) set(t timer) {
-	w.cancel(t.key)
-	if w.at == nil {
-		w.at = map[string]time.Time{}
-	}
-	w.at[t.key] = t.at
-	i, _ := slices.BinarySearchFunc(w.order, t, timer.compare)
-	w.order = slices.Insert(w.order, i, t)
-}
-
-func (w *waiting) cancel(key string) {
-	at, ok := w.at[key]
-	if !ok {
-		return
-	}
-	delete(w.at, key)
-	i, _ := slices.BinarySearchFunc(w.order, timer{key, at}, timer.compare)
-	w.order = slices.Delete(w.order, i, i+1)
-}
-
 // Answer collects what is committed. It is safe for concurrent use.
 type Answer struct {
 	mu    sync.Mutex // guards the rest
 	count map[string]int64
 	lines map[string]map[string][]string
-	rates map[string]int64 // see sight
+	rates map[string]int64    // see sight
+	tasks map[string]*history // of Reminded, by partition
 	err   error
+	now   func() time.Time // nil: not known
 }
 
-// NewAnswer makes an empty one.
-func NewAnswer() *Answer {
-	a := &Answer{count: map[string]int64{}, lines: map[string]map[string][]string{}, rates: map[string]int64{}}
+// NewAnswer makes an empty one. now is the clock by which records come to be read, if it is the one of the application's hosts; else nil.
+func NewAnswer(now func() time.Time) *Answer {
+	a := &Answer{count: map[string]int64{}, lines: map[string]map[string][]string{}, rates: map[string]int64{}, tasks: map[string]*history{}, now: now}
 	for _, topic := range Outputs() {
 		a.lines[topic] = map[string][]string{}
 	}
@@ -278,11 +263,15 @@ func (a *Answer) Add(topic string, value []byte) {
 			line = lines([]Group{g})[0]
 		}
 	}
-	if topic == Rated {
-		var err error
-		if line, err = sight(value, a.rates); err != nil && a.err == nil {
-			a.err = fmt.Errorf("operators: %s: %w", topic, err)
-		}
+	var err error
+	switch topic {
+	case Rated, Looked:
+		line, err = sight(value, a.rates)
+	case Reminded:
+		err = a.remember(value)
+	}
+	if err != nil && a.err == nil {
+		a.err = fmt.Errorf("operators: %s: %w", topic, err)
 	}
 	a.count[topic]++
 	a.lines[topic][key.Key] = append(a.lines[topic][key.Key], line)
@@ -298,10 +287,16 @@ func (a *Answer) Rates() (newest int64) {
 	return newest
 }
 
-// Count is how many records of an output there are.
-func (a *Answer) Count(topic string) int64 {
+// Count is how many records of an output there are, but for those that Total does not count.
+func (a *Answer) Count(topic string) (n int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if topic == Reminded {
+		for _, h := range a.tasks {
+			n += h.settled()
+		}
+		return n
+	}
 	return a.count[topic]
 }
 
@@ -320,7 +315,20 @@ func (a *Answer) Verify(want map[string]map[string][]string) []error {
 		bad, first := 0, ""
 		for _, key := range slices.Sorted(maps.Keys(keys)) {
 			g, w := got[key], want[topic][key]
-			if unordered(topic) {
+			switch {
+			case topic == Reminded:
+				if err := a.reminded(key, w); err != nil {
+					wrong = append(wrong, err)
+				}
+				continue
+			case topic == Looked && strings.HasSuffix(key, rateKey(lateRate)) && len(g) < len(w):
+				w = w[len(w)-len(g):] // from some moment on
+			case topic == Sifted:
+				g = slices.Clone(g)
+				for i := range min(len(g), len(w)) {
+					g[i] = eitherWay(g[i], w[i])
+				}
+			case unordered(topic):
 				g, w = sorted(g), sorted(w)
 			}
 			if !slices.Equal(g, w) {
@@ -360,12 +368,15 @@ func difference(key string, got, want []string) string {
 	return fmt.Sprintf("%s, record %d of %d, want %d: got %s, want %s", key, i, len(got), len(want), at(got, i), at(want, i))
 }
 
-// Total is how many records must be committed, by output.
+// Total is how many records must be committed, by output. Those of Reminded are its orders; those that look for the row which comes late
+// are not counted.
 func Total(want map[string]map[string][]string) map[string]int64 {
 	out := map[string]int64{}
 	for topic, keys := range want {
-		for _, l := range keys {
-			out[topic] += int64(len(l))
+		for key, l := range keys {
+			if topic != Looked || !strings.HasSuffix(key, rateKey(lateRate)) {
+				out[topic] += int64(len(l))
+			}
 		}
 	}
 	return out

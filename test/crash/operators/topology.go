@@ -23,7 +23,9 @@ const (
 	Impressions = "impressions" // the left side of the join
 	Clicks      = "clicks"      // the right one
 	Orders      = "orders"      // what sets timers
+	Calls       = "calls"       // what sets timers by the host's clock
 	Purchases   = "purchases"   // what is folded
+	Bills       = "bills"       // some come again, changed, or late
 	Rows        = "rows"        // of a table, see Prelude
 )
 
@@ -31,7 +33,9 @@ const (
 const Rates = "rates"
 
 // Inputs are all inputs.
-func Inputs() []string { return []string{Visits, Impressions, Clicks, Orders, Purchases, Rows} }
+func Inputs() []string {
+	return []string{Visits, Impressions, Clicks, Orders, Calls, Purchases, Bills, Rows}
+}
 
 // The outputs.
 const (
@@ -40,20 +44,23 @@ const (
 	Paged    = "paged" // windows behind a repartition topic
 	Hopped   = "hopped"
 	Slid     = "slid"
-	Joined   = "joined" // each impression with its clicks, or alone
-	Inner    = "inner"  // without those that are alone
-	Outer    = "outer"  // also the clicks that are alone
-	Fired    = "fired"
-	Folded   = "folded"  // aggregations, one result for each record
-	Kept     = "kept"    // one record of a key
-	Chained  = "chained" // branch, flat map, map, merge
-	Rowed    = "rowed"   // joins with tables
-	Rated    = "rated"   // a join with a global table
+	Joined   = "joined"   // each impression with its clicks, or alone
+	Inner    = "inner"    // without those that are alone
+	Outer    = "outer"    // also the clicks that are alone
+	Fired    = "fired"    // timers by key, and ticks
+	Reminded = "reminded" // the same by the host's clock
+	Folded   = "folded"   // aggregations, one result for each record
+	Kept     = "kept"     // one record of a key
+	Chained  = "chained"  // branch, flat map, map, merge
+	Rowed    = "rowed"    // joins with tables
+	Rated    = "rated"    // a join with a global table
+	Looked   = "looked"   // without those that find no row
+	Sifted   = "sifted"   // which way each bill went
 )
 
 // Outputs are all outputs.
 func Outputs() []string {
-	return []string{Tumbled, Sessions, Paged, Hopped, Slid, Joined, Inner, Outer, Fired, Folded, Kept, Chained, Rowed, Rated}
+	return []string{Tumbled, Sessions, Paged, Hopped, Slid, Joined, Inner, Outer, Fired, Reminded, Folded, Kept, Chained, Rowed, Rated, Looked, Sifted}
 }
 
 // How time is cut. Disorder is how much earlier than one before it a record may be: below each grace.
@@ -66,13 +73,14 @@ const (
 	sessionGap = 5 * time.Second
 	joinBefore = 2 * time.Second
 	joinAfter  = 6 * time.Second
+	tickEvery  = 2 * time.Second
 )
 
 // Event is the value of a record of any input.
 type Event struct {
 	ID string `json:"id"`
-	// Do is what a record of Orders does to the timer of its key: set or cancel. A set one is due After milliseconds later. Of a purchase
-	// After is what it costs, in cents.
+	// Do is what a record of Orders or Calls does to the timer of its key: set or cancel. A set one is due After milliseconds later. Of a
+	// purchase or a bill After is what it costs, in cents.
 	Do    string `json:"do,omitempty"`
 	After int64  `json:"after,omitempty"`
 }
@@ -92,12 +100,12 @@ type Pair struct {
 	Click      string `json:"click"`
 }
 
-// Firing is a record of Fired.
+// Firing is a record of Fired: a timer that went off, or a tick.
 type Firing struct {
 	Key string `json:"key"`
-	At  int64  `json:"at"` // for when the timer was set, milliseconds since 1970
-	N   int64  `json:"n"`  // which one of the key, from 1
-	// Early is how long before its time the timer went off; never in an answer that is right.
+	At  int64  `json:"at"` // for when the timer was set, or the tick's time; milliseconds since 1970
+	N   int64  `json:"n"`  // which one of the key, from 1; of a tick: timers that went off since the last one
+	// Early is how long before its time it came; never in an answer that is right.
 	Early int64 `json:"early,omitempty"`
 }
 
@@ -141,6 +149,8 @@ func Topology() (*topology.Topology, error) {
 	joined(Outer, topology.OuterJoin(impressions, clicks, "outer-pairs", near, pair))
 
 	timers(from(Orders))
+	remind(from(Calls))
+	sift(from(Bills))
 	folds(b)
 	return b.Build()
 }
@@ -159,10 +169,23 @@ func groups(s *topology.Stream[string, Event], name string, w window.Windows) {
 	topology.To(out, name, serde.String(), serde.JSON[Group]())
 }
 
-// timers fires what orders have set, and counts for each key.
+// timers fires what orders have set, and counts for each key, and from tick to tick.
 func timers(orders *topology.Stream[string, Event]) {
 	due, fired := topology.Timers("due", serde.String()), topology.KeyValue("counts", serde.String(), serde.Int64())
+	since := topology.KeyValue("fired-since-tick", serde.String(), serde.Int64()) // by partition
+	tell := func(ctx topology.Context, emit topology.Emit[string, Firing], key string, at time.Time, n int64) {
+		early := max(at.Sub(ctx.StreamTime()).Milliseconds(), 0)
+		emit(record.Record[string, Firing]{Key: key, Value: Firing{Key: key, At: at.UnixMilli(), N: n, Early: early}})
+	}
+	count := func(ctx topology.Context, counts *topology.KeyValueStore[string, int64], key string, by int64) (int64, error) {
+		n, _, err := counts.Get(ctx, key)
+		return n + by, errors.Join(err, counts.Put(ctx, key, n+by))
+	}
 	out := topology.Process(orders, "watch", func(ctx topology.Context, r event, _ topology.Emit[string, Firing]) error {
+		part := fmt.Sprintf("partition-%d", ctx.Position().Partition)
+		if _, err := count(ctx, since, part, 0); err != nil {
+			return err
+		}
 		switch r.Value.Do {
 		case "set":
 			return due.Set(ctx, r.Key, r.Timestamp.Add(time.Duration(r.Value.After)*time.Millisecond))
@@ -172,11 +195,15 @@ func timers(orders *topology.Stream[string, Event]) {
 			return nil
 		}
 		return fmt.Errorf("order %q: do %q", r.Value.ID, r.Value.Do)
-	}, topology.WithStore(fired), topology.OnTimer(due, func(ctx topology.Context, t topology.Timer[string], emit topology.Emit[string, Firing]) error {
-		n, _, err := fired.Get(ctx, t.Key)
-		early := max(t.At.Sub(ctx.StreamTime()).Milliseconds(), 0)
-		emit(record.Record[string, Firing]{Key: t.Key, Value: Firing{Key: t.Key, At: t.At.UnixMilli(), N: n + 1, Early: early}})
-		return errors.Join(err, fired.Put(ctx, t.Key, n+1))
+	}, topology.WithStore(fired, since), topology.OnTimer(due, func(ctx topology.Context, t topology.Timer[string], emit topology.Emit[string, Firing]) error {
+		n, err := count(ctx, fired, t.Key, 1)
+		tell(ctx, emit, t.Key, t.At, n)
+		_, sinceErr := count(ctx, since, partitionOf(t.Key), 1)
+		return errors.Join(err, sinceErr)
+	}), topology.Punctuate(tickEvery, func(ctx topology.Context, tick time.Time, emit topology.Emit[string, Firing]) error {
+		part, n, err := takeAll(ctx, since)
+		tell(ctx, emit, "ticks of "+part, tick, n)
+		return err
 	}))
 	topology.To(out, Fired, serde.String(), serde.JSON[Firing]())
 }
