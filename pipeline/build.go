@@ -55,6 +55,10 @@ func (p *plan) build() (*topology.Topology, error) {
 			streams[s.outs[0]] = p.buildGlobalJoin(s, streams[s.in[0]], global[s.join.table])
 			continue
 		}
+		if s.in[0].table != nil {
+			p.buildTableStep(s, streams, tables)
+			continue
+		}
 		p.buildStep(s, streams, tables)
 	}
 	return b.Build()

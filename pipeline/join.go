@@ -27,11 +27,12 @@ const (
 	varOther = "other" // the record of the other stream
 )
 
-// joinPlan is a join step: with a table, or with another stream. The step's key is what both sides go by, its value what
+// joinPlan is a join step: with a table, or with another stream, or of two tables. The step's key is what both sides go by, its value what
 // is made of a pair.
 type joinPlan struct {
-	kind  string
-	table *tablePlan
+	kind   string
+	table  *tablePlan
+	tables bool // this side is a table too
 
 	other    *output // nil: the table
 	otherKey *keyPlan
@@ -98,12 +99,13 @@ func (r *planner) join(s *stepPlan, n *yaml.Node, out *output) {
 func (r *planner) joinTable(o *object, j *joinPlan, key, n, kind *yaml.Node) {
 	if kind != nil {
 		if word := r.d.choice(kind, "kind", joinInner, joinLeft, joinOuter); word == joinOuter {
-			r.d.errorf(kind, RuleInvalidValue, "a join with a table is inner or left: a change of the table makes no record")
+			r.d.errorf(kind, RuleInvalidValue, "a join of a stream with a table is inner or left: a change of the table makes no record").
+				hint("a join of two tables can be outer: a step reads a table with from: TABLE")
 		} else if word != "" {
 			j.kind = word
 		}
 	}
-	for _, name := range []string{"other_on", "within", "before", "after", "grace", "on_late"} {
+	for _, name := range streamOnly()[1:] {
 		if k, _ := o.pair(name); k != nil {
 			r.d.errorf(k, RuleInvalidValue, "%s has a meaning with stream only", name)
 		}
@@ -235,21 +237,28 @@ func (r *planner) joinValue(s *stepPlan, n *yaml.Node, out *output) {
 		return
 	}
 	s.value.each(func(e *expr) {
-		for _, name := range []string{varHeaders, varTimestamp, varTopic, varPartition, varOffset, varPosition, varCloudEvent, varDebezium} {
-			if e.uses[name] {
-				shown := strings.NewReplacer(varCloudEvent, "cloudevent_id()", varDebezium, "debezium_id()", varPosition, "record_position()").Replace(name)
-				note := r.d.errorf(e.node, RuleExpression, "%s is not known in the value of a join", shown)
-				if j.other == nil {
-					note.hint("a map step behind the join has that of the record")
-				} else {
-					note.hint("put it into the value with a map step before")
-				}
-			}
+		switch {
+		case j.tables:
+			r.rowsOnly(e, "the value of a join")
+		case j.other == nil:
+			r.notOfARecord(e, "the value of a join", "a map step behind the join has that of the record")
+		default:
+			r.notOfARecord(e, "the value of a join", "put it into the value with a map step before")
 		}
 	})
 	out.value, out.format = s.value.typ, computedFormat(in.format, s.value.typ)
 	out.positions, out.window = stays && in.positions, stays && in.window
 	out.told = stays && in.told || s.value.uses(varWindow)
+}
+
+// notOfARecord reports what an expression asks of a record, where there is none of which it could be.
+func (r *planner) notOfARecord(e *expr, where, hint string) {
+	for _, name := range []string{varHeaders, varTimestamp, varTopic, varPartition, varOffset, varPosition, varCloudEvent, varDebezium} {
+		if e.uses[name] {
+			shown := strings.NewReplacer(varCloudEvent, "cloudevent_id()", varDebezium, "debezium_id()", varPosition, "record_position()").Replace(name)
+			r.d.errorf(e.node, RuleExpression, "%s is not known in %s", shown, where).hint("%s", hint)
+		}
+	}
 }
 
 // variable is what the other side is called.
@@ -319,10 +328,7 @@ func (p *plan) buildJoin(s *stepPlan, in *stream, streams map[*output]*stream, t
 	left := p.together(in, s.in[0], s.key, s.name+bySuffix, s)
 	var out *stream
 	if j.other == nil {
-		if j.table.src == nil && tables[j.table] == nil {
-			tables[j.table] = p.buildTable(nil, j.table, streams)
-		}
-		table := tables[j.table]
+		table := p.tableOf(j.table, streams, tables)
 		if j.kind == joinLeft {
 			out = topology.LeftJoinTable(left, table, s.name, func(k recKey, v recValue, row *recValue) (recValue, error) { return s.pair(p, k, &v, row) }, onError)
 		} else {

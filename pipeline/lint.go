@@ -204,7 +204,7 @@ func (r *planner) tryBuild() {
 
 // nodeOf finds the source or step that an operator was made of.
 func (r *planner) nodeOf(operator string) *yaml.Node {
-	for _, suffix := range []string{"", "-record", resultSuffix, dataSuffix, rowsSuffix, rowsSuffix + dataSuffix, bySuffix, otherBySuffix, timersSuffix, valuesSuffix, tableSuffix, "-left", "-right", "-repartition", "-by-repartition", "-other-by-repartition", "-by-id", "-sink"} {
+	for _, suffix := range []string{"", "-record", resultSuffix, dataSuffix, changesSuffix, rowsSuffix, rowsSuffix + dataSuffix, bySuffix, otherBySuffix, timersSuffix, valuesSuffix, tableSuffix, "-left", "-right", "-repartition", "-by-repartition", "-other-by-repartition", "-by-id", "-sink"} {
 		name, ok := strings.CutSuffix(operator, suffix)
 		if !ok {
 			continue

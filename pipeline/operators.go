@@ -125,6 +125,9 @@ func (r *planner) input(i int, from *yaml.Node, o *object) *output {
 		if len(r.plan.sources) > 1 {
 			r.d.errorf(o.node, RuleFrom, "%s needs a from: there are %d sources", o.what, len(r.plan.sources))
 		}
+		if len(r.plan.sources) == 0 && len(r.plan.tables) > 0 {
+			r.d.errorf(o.node, RuleFrom, "%s needs a from: there are no sources", o.what).hint("for example from: %s", r.plan.tables[0].out().name)
+		}
 		return nil
 	}
 	last := r.order[len(r.order)-1]
@@ -155,6 +158,11 @@ func (r *planner) named(n *yaml.Node, what string) *output {
 	if out == nil {
 		out = r.alias(s.text)
 	}
+	if out == nil || out.table != nil {
+		if t, ok := r.readTable(n, what, s.text); ok {
+			return t
+		}
+	}
 	if out != nil {
 		out.used = true
 		return out
@@ -162,6 +170,11 @@ func (r *planner) named(n *yaml.Node, what string) *output {
 	names := make([]string, 0, len(r.order))
 	for _, out := range r.order {
 		names = append(names, out.name)
+	}
+	for _, t := range r.plan.tables {
+		if t.src != nil {
+			names = append(names, t.src.out.name)
+		}
 	}
 	for _, b := range r.plan.steps {
 		if b.name != s.text {
@@ -181,7 +194,6 @@ func (r *planner) named(n *yaml.Node, what string) *output {
 		}
 	}
 	note := r.d.errorf(n, RuleUnknownName, "%s: no source or earlier step is called %s%s", what, r.d.shown(s), suggest(s.text, names))
-	r.notStream(note, s.text)
 	if base, ok := strings.CutSuffix(s.text, "."+conflictName); ok && r.streams[base+"."+duplicateName] != nil {
 		note.hint("there are conflicts with compare: payload only")
 	}
@@ -191,6 +203,10 @@ func (r *planner) named(n *yaml.Node, what string) *output {
 // operator reads the operator of a step with one input.
 func (r *planner) operator(s *stepPlan, n, nameNode *yaml.Node) {
 	in := s.in[0]
+	if in.table != nil {
+		r.tableStep(s, n, nameNode)
+		return
+	}
 	s.scope = r.c.scope(in)
 	out := *in
 	out.name, out.node, out.used, out.optional, out.instead = s.name, nameNode, in.unknown, false, nil
@@ -235,19 +251,24 @@ func (r *planner) operator(s *stepPlan, n, nameNode *yaml.Node) {
 		return
 	case opTo:
 		r.to(s, n)
-		if s.name != "" && r.streams[s.name] != nil {
-			r.addStream(&out) // reports the double name
-		}
-		for _, other := range r.plan.steps {
-			if other.name == s.name && other.kind == opTo && s.name != "" {
-				r.d.errorf(nameNode, RuleDuplicateName, "%q is the name of something at line %d already", s.name, other.line)
-			}
-		}
+		r.operatorTo(s, &out, nameNode)
 		return
 	}
 	s.outs = append([]*output{&out}, s.outs...)
 	if s.name != "" {
 		r.addStream(&out)
+	}
+}
+
+// operatorTo reports a step of kind to whose name something has already; out is not read by anybody.
+func (r *planner) operatorTo(s *stepPlan, out *output, nameNode *yaml.Node) {
+	if s.name != "" && r.streams[s.name] != nil {
+		r.addStream(out) // reports the double name
+	}
+	for _, other := range r.plan.steps {
+		if other.name == s.name && other.kind == opTo && s.name != "" {
+			r.d.errorf(nameNode, RuleDuplicateName, "%q is the name of something at line %d already", s.name, other.line)
+		}
 	}
 }
 

@@ -73,7 +73,7 @@ func referenceOfFile() []Section {
 				{Name: "name", Kind: KindText, Required: true, Doc: "Consumer group, prefix of transactional IDs and of internal topics, label of metrics. Not to be changed once it has run. Letters, digits, `-` and `_`."},
 				{Name: "kafka", Kind: KindSection, Required: true, Section: "kafka", Doc: "How to reach the cluster."},
 				{Name: "types", Kind: KindSection, Section: "types", Doc: "Types of values: with them a slip in the name of a field is found when the file is loaded."},
-				{Name: "sources", Kind: KindSection, Required: true, Section: "sources", Doc: "The topics that are read."},
+				{Name: "sources", Kind: KindSection, Section: "sources", Doc: "The topics that are read. Required where there are no tables."},
 				{Name: "tables", Kind: KindSection, Section: "tables", Doc: "The topics of which rows are looked up."},
 				{Name: "steps", Kind: KindSections, Required: true, Section: "step", Doc: "What is done, in the order of the list."},
 				{Name: "errors", Kind: KindSection, Section: "errors", Doc: "What becomes of records that a step cannot handle."},
@@ -175,7 +175,7 @@ func referenceOfFile() []Section {
 			Members: &Field{Kind: KindSection, Section: "source", Doc: "A source."},
 		},
 		{
-			Name: "tables", Doc: "The topics of which joins look up the newest record of a key, by the names that joins know them by.",
+			Name: "tables", Doc: "The topics of which joins look up the newest record of a key, by the names that joins know them by. A step that reads one (`from`) makes another table of it, or writes its changes.",
 			Members: &Field{Kind: KindSection, Section: "table", Doc: "A table."},
 		},
 		{

@@ -127,12 +127,15 @@ sources:
   sent: {topic: sent, tcp: {address: "127.0.0.1:9001"}}
   rows-a: {topic: rows-a, postgres: {dsn: "postgres://a@b/c", table: t, column: id}}
   rows-b: {topic: rows-b, mysql: {dsn: "a:b@tcp(c:1)/d", table: t, column: id}}
-tables: {rows: {topic: rows, type: T}}
+tables: {rows: {topic: rows, type: T}, more: {topic: more, type: T}}
 steps:
   - {name: unique, from: in, dedup: {id: value.a, retention: 7d, scope: partition}}
   - {name: sums, aggregate: {by: key, window: {hopping: {size: 10s, every: 5s}}, fields: {n: {count: true}}}}
   - {name: out, to: {topic: out, value: {n: value.n, t: window.start}}}
   - {name: named, from: unique, join: {table: rows, kind: left, value: {a: value.a, b: table.a}}}
+  - {name: both, from: rows, join: {table: more, kind: outer, value: {a: value.a, b: table.a}}}
+  - {name: some, filter: has(value.a)}
+  - {name: changes, to: {topic: changes}}
   - {name: pairs, from: unique, join: {stream: named, within: 10s, value: {a: value.a, b: other.b}}}
   - {name: late, from: pairs, timer: {by: key, after: 10s, value: {a: value.a}}}
   - {name: out-late, to: {topic: late}}

@@ -32,11 +32,12 @@ type output struct {
 	name       string
 	key, value *types.Type
 	format     string
-	positions  bool // the records' positions and topics are known
-	keyed      bool // the records are in their key's partition, as far as anybody can know
-	window     bool // window.start and window.end are known
-	told       bool // with window: they are in the value already
-	unknown    bool // a mistake that was reported hides what the records are: each name that there can be is known
+	positions  bool       // the records' positions and topics are known
+	keyed      bool       // the records are in their key's partition, as far as anybody can know
+	window     bool       // window.start and window.end are known
+	told       bool       // with window: they are in the value already
+	unknown    bool       // a mistake that was reported hides what the records are: each name that there can be is known
+	table      *tablePlan // it is no stream, but a table with these rows
 	node       *yaml.Node
 	used       bool
 	// A side output need not be used: then instead, an option that may be given, says what becomes of its records.
@@ -159,13 +160,14 @@ func (r *planner) read(o *object) {
 	}
 	r.c = c
 	r.plan = &plan{file: r.d.file, name: r.p.Name, structs: structs, dec: c.dec, keepLogs: r.p.Processing.KeepLogs}
-	if key, n := o.pair("sources"); n != nil {
-		r.inputs(key, n, "sources", "source", r.source)
-	} else {
-		r.d.errorf(o.node, RuleMissingField, "missing field %q in %s", "sources", o.what)
+	sources, n := o.pair("sources")
+	if n != nil {
+		r.inputs(sources, n, "sources", "source", r.source)
 	}
 	if key, n := o.pair("tables"); n != nil {
 		r.inputs(key, n, "tables", "table", r.table)
+	} else if sources == nil {
+		r.d.errorf(o.node, RuleMissingField, "missing field %q in %s", "sources", o.what)
 	}
 	if key, n := o.pair("steps"); n != nil {
 		r.stepsNode = key

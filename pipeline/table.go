@@ -11,12 +11,15 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
-// tablePlan is a table: of a topic, or of a source or step, of which joins look up the newest record of a key.
+// tablePlan is a table: of a topic, or of a source or step, of which joins look up the newest record of a key, or made of other tables.
 type tablePlan struct {
-	src  *sourcePlan // what is read; no step can name it. nil: from
+	src  *sourcePlan // what is read. nil: from or made
 	from *output     // the records of a source or step
-	key  *keyPlan    // nil: the records' own
-	used bool
+	made *output     // the rows that a step makes of those of parents
+	// parents are the tables that a step makes this one of; none: it is kept in a store of its own.
+	parents []*tablePlan
+	key     *keyPlan // nil: the records' own
+	used    bool
 	// global says that each process has all rows, outside of the tasks; maxBytes bounds them, 0: the default.
 	global   bool
 	maxBytes int
@@ -27,8 +30,11 @@ type globals map[*tablePlan]*topology.GlobalKTable[recKey, recValue]
 
 // out is what the rows are.
 func (t *tablePlan) out() *output {
-	if t.src != nil {
+	switch {
+	case t.src != nil:
 		return t.src.out
+	case t.made != nil:
+		return t.made
 	}
 	return t.from
 }
@@ -48,7 +54,7 @@ const (
 func (r *planner) table(key, n *yaml.Node) {
 	name := key.Value
 	t := &tablePlan{src: newSourcePlan(key)}
-	t.src.table = true
+	t.src.table, t.src.out.table = true, t
 	if old := r.streams[name]; old != nil {
 		r.d.errorf(key, RuleDuplicateName, "%q is the name of something at line %d already", name, old.node.Line)
 	}
@@ -116,7 +122,7 @@ func (r *planner) tableOf(n *yaml.Node) *tablePlan {
 	var names []string
 	for _, t := range r.plan.tables {
 		if t.out().name == s.text {
-			t.used = true
+			t.used, t.out().used = true, true
 			return t
 		}
 		names = append(names, t.out().name)
@@ -146,14 +152,26 @@ func (r *planner) tableOfStream(n *yaml.Node, out *output) *tablePlan {
 	return t
 }
 
-// notStream adds to a report of an unknown name that a table has it.
-func (r *planner) notStream(note note, name string) {
+// readTable finds the table whose changes a step reads. named: somewhere in the file a table has that name; then what is wrong was reported.
+func (r *planner) readTable(n *yaml.Node, what, name string) (out *output, named bool) {
 	for _, t := range r.plan.tables {
-		if t.src != nil && t.src.out.name == name {
-			t.used = true
-			note.hint("it is a table: a step looks a row of it up with join: {table: %s}", name)
+		if t.from != nil || t.out().name != name {
+			continue
 		}
+		t.used, t.out().used = true, true
+		switch {
+		case what != "from":
+			r.d.errorf(n, RuleInvalidValue, "%s: %q is a table", what, name).
+				hint("a step looks a row of it up with join: {table: %s}, or makes another table of it with from: %s", name, name)
+			return nil, true
+		case t.global:
+			r.d.errorf(n, RuleInvalidValue, "from: %q is a global table: a change of it makes no record", name).
+				hint("a step looks a row of it up with join: {table: %s}", name)
+			return nil, true
+		}
+		return t.out(), true
 	}
+	return nil, false
 }
 
 // operator is the name of the operator that reads the topic: the table has the one in the file itself.

@@ -136,7 +136,20 @@ kafka: {brokers: ["localhost:9092"]}
 sources:
   a: {topic: a, out_of_orderness: 5s}
   b: {topic: b, on_error: dead_letter}
+types:
+  User: {name: string, age: int}
+  City: {name: string}
+tables:
+  users: {topic: users, type: User, on_error: dead_letter}
+  cities: {topic: cities, type: City}
 steps:
+  - {name: profiles, from: users, join: {table: cities, kind: outer, value: {name: value.name, age: value.age, city: table.name}}}
+  - {name: grown, on_error: skip, filter: "!has(value.age) || value.age >= 18"}
+  - {name: shown, on_error: skip, map: {profile: 'value.name + " of " + value.city'}}
+  - {name: profiles-out, to: {topic: profiles}}
+  - {name: all-profiles, from: profiles, to: {topic: all-profiles}}
+  - {name: named, from: a, on_error: skip, join: {table: grown, on: value.k, value: {id: value.id, name: table.name}}}
+  - {name: named-out, to: {topic: named}}
   - {name: both, merge: [a, b]}
   - {name: unique, on_error: skip, dedup: {id: value.id, retention: 10m, scope: stream, on_missing_id: forward}}
   - {name: split, branch: {large: "value.n > 10", small: otherwise}}
@@ -165,6 +178,20 @@ tests:
       - {source: a, value: {id: 7, k: x, n: 6}, timestamp: "2026-01-01T00:00:08Z"}
       - {source: a, value: {id: 4, k: x, n: 3}, timestamp: "2026-01-01T00:00:40Z"}
       - {source: b, value: null, timestamp: "2026-01-01T00:00:41Z"}
+    expect: {}
+  - name: tables
+    input:
+      - {source: users, key: x, value: {name: Ann, age: 17}, timestamp: "2026-01-01T00:00:01Z"}
+      - {source: a, value: {id: 1, k: x, n: 1}, timestamp: "2026-01-01T00:00:02Z"}
+      - {source: cities, key: x, value: {name: Oslo}, timestamp: "2026-01-01T00:00:03Z"}
+      - {source: cities, key: y, value: {name: Bern}, timestamp: "2026-01-01T00:00:04Z"}
+      - {source: users, key: x, value: {name: Ann, age: 18}, timestamp: "2026-01-01T00:00:05Z"}
+      - {source: a, value: {id: 2, k: x, n: 1}, timestamp: "2026-01-01T00:00:06Z"}
+      - {source: users, key: y, value: {name: Bob, age: "old"}, timestamp: "2026-01-01T00:00:07Z"}
+      - {source: users, key: y, value: {name: Bob, age: 40}, timestamp: "2026-01-01T00:00:08Z"}
+      - {source: cities, key: y, value: null, timestamp: "2026-01-01T00:00:09Z"}
+      - {source: users, key: x, value: null, timestamp: "2026-01-01T00:00:10Z"}
+      - {source: a, value: {id: 3, k: x, n: 1}, timestamp: "2026-01-01T00:00:11Z"}
     expect: {}
   - name: a gap longer than the retention
     input:
