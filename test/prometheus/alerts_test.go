@@ -217,7 +217,7 @@ func (s server) firing() (map[string]bool, error) {
 // driven are the alerts that this test sees, with the pipeline that they are about. The others are driven with series only, by
 // streamd.rules_test.yaml, since their situation takes long or much: StreamdBloomSaturated (a filter that is sealed and too full),
 // StreamdDedupRetentionTooShort (days of copies), StreamdRestoreSlow (half an hour of changelog), StreamdPipelineFailed (a Go program that goes on
-// without its pipeline: `streamd run` ends), StreamdCrashLoop (something that starts it again each time), StreamdTransactionOpenTooLong, StreamdGlobalTableStale.
+// without its pipeline: `streamd run` ends), StreamdCrashLoop (something that starts it again each time), StreamdTransactionOpenTooLong, StreamdGlobalTableStale, StreamdTableNotRead, StreamdTableUndecided.
 var driven = []string{
 	"StreamdPipelineGone/killed",
 	"StreamdBlocked/hung",

@@ -105,6 +105,8 @@ func hour() map[string]func(i int) float64 {
 			},
 			`streamd_sink_errors_total{sink="s",kind="retryable"}`:        func(i int) float64 { return 3 * is(i > 120) },
 			`streamd_global_table_as_of_timestamp_seconds{table="rates"}`: func(i int) float64 { return float64(i*scrapeSeconds) - 5 },
+			`streamd_ingress_table_reading{source="table"}`:               func(i int) float64 { return is((instance == "a") != away(i)) }, // the other one takes over
+			`streamd_ingress_table_undecided_seconds{source="table"}`:     func(i int) float64 { return float64(i % 30) },
 			`streamd_ingress_failing{source="posted"}`:                    func(i int) float64 { return is(i > 230 && i < 234) }, // a broker of three restarts
 			`streamd_data_dir_free_bytes`:                                 func(i int) float64 { return 40e9 - 1e6*float64(i) },
 			`streamd_data_dir_size_bytes`:                                 func(int) float64 { return 100e9 },
@@ -229,6 +231,9 @@ func TestAnHourThatIsNotNormal(t *testing.T) {
 		"StreamdBloomSaturated":         {`streamd_dedup_bloom_false_positive_ratio{operator="d"}`, func(int) float64 { return 0.3 }},
 		"StreamdSinkFailing":            {`streamd_sink_errors_total{sink="s",kind="retryable"}`, func(i int) float64 { return float64(i) }},
 		"StreamdIngressFailing":         {`streamd_ingress_failing{source="posted"}`, func(i int) float64 { return is(i > 230) }},
+		"StreamdTableNotRead":           {`streamd_ingress_table_reading{source="table"}`, func(int) float64 { return 0 }},
+		"StreamdTableUndecided":         {`streamd_ingress_table_undecided_seconds{source="table"}`, func(int) float64 { return 700 }},
+		"StreamdCrashLoop":              {`streamd_pipeline_start_timestamp_seconds`, func(i int) float64 { return float64(i / 8) }},
 		"StreamdGlobalTableStale":       {`streamd_global_table_as_of_timestamp_seconds{table="rates"}`, func(int) float64 { return 600 }},
 		"StreamdRestoreSlow":            {`streamd_tasks{state="restoring"}`, func(int) float64 { return 1 }},
 		"StreamdRebalanceStorm":         {`streamd_rebalances_total`, func(i int) float64 { return float64(i) }},
