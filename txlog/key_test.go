@@ -129,6 +129,10 @@ func TestAsideStaysEncrypted(t *testing.T) {
 		t.Fatalf("set aside: %v %s", ok, reason)
 	}
 	secretBatches(t, l)
+	must(t, l.Close()) // Badger removes files at any time
+	if _, err := os.Stat(filepath.Join(o.Dir, asideName(1))); err != nil {
+		t.Error(err)
+	}
 	if found := leaks(t, o.Dir, texts...); len(found) > 0 {
 		t.Errorf("in the clear: %q", found)
 	}
