@@ -170,7 +170,7 @@ func referenceOfTarget(k targetKind) Section {
 	}
 	if k.classes {
 		s.Fields = append(s.Fields,
-			Field{Name: "class", Kind: KindWord, Words: []string{string(sink.Ledger), string(sink.Idempotent), string(sink.Plain)}, Default: string(sink.Ledger), Doc: "How a record is kept from counting twice; see docs/concepts/sinks.md."},
+			Field{Name: "class", Kind: KindWord, Words: k.classNames(), Default: string(sink.Ledger), Doc: "How a record is kept from counting twice; see docs/concepts/sinks.md."},
 			Field{Name: "version", Kind: KindText, Doc: "With class: idempotent, the column that holds a row's version."})
 	}
 	return s

@@ -30,6 +30,8 @@ type targetKind struct {
 	address, want string
 	// classes says that the class and the version column can be chosen.
 	classes bool
+	// prepares says that class two_phase is one of them.
+	prepares bool
 	// applied says that it has no transactions: what it gets comes from the sink's topic until it is confirmed, see sink.Applier.
 	applied bool
 	// own is what it has instead of a table, a key and a progress of a name; nil: it has those.
@@ -46,10 +48,10 @@ type ownFields struct {
 
 func targetKinds() []targetKind {
 	return []targetKind{
-		{name: "postgres", address: "dsn", want: "postgres://user:password@host:5432/database, or key=value pairs", classes: true, open: func(address string, p *intoPlan) (sink.Target, error) {
+		{name: "postgres", address: "dsn", want: "postgres://user:password@host:5432/database, or key=value pairs", classes: true, prepares: true, open: func(address string, p *intoPlan) (sink.Target, error) {
 			return postgres.Open(postgres.Config{DSN: address, Table: p.table, Class: p.class, Progress: p.progress, Version: p.version})
 		}},
-		{name: "mysql", address: "dsn", want: "user:password@tcp(host:3306)/database", classes: true, open: func(address string, p *intoPlan) (sink.Target, error) {
+		{name: "mysql", address: "dsn", want: "user:password@tcp(host:3306)/database", classes: true, prepares: true, open: func(address string, p *intoPlan) (sink.Target, error) {
 			return mysql.Open(mysql.Config{DSN: address, Table: p.table, Class: p.class, Progress: p.progress, Version: p.version})
 		}},
 		{name: "sqlite", address: "file", want: "the path of a file", classes: true, open: func(address string, p *intoPlan) (sink.Target, error) {
@@ -61,6 +63,15 @@ func targetKinds() []targetKind {
 		filesKind(),
 		httpKind(),
 	}
+}
+
+// classNames are the classes that can be chosen.
+func (k targetKind) classNames() []string {
+	names := []string{string(sink.Ledger), string(sink.Idempotent), string(sink.Plain)}
+	if k.prepares {
+		names = append(names, string(sink.TwoPhase))
+	}
+	return names
 }
 
 func targetNames() []string {
@@ -160,7 +171,7 @@ func (r *planner) intoTable(p *intoPlan, k targetKind, o *object) {
 	}
 	if k.classes {
 		if n := o.get("class"); n != nil {
-			p.class = sink.Class(d.choice(n, "class", string(sink.Ledger), string(sink.Idempotent), string(sink.Plain)))
+			p.class = sink.Class(d.choice(n, "class", k.classNames()...))
 			if p.class == sink.Idempotent && len(p.table.Key) == 0 {
 				d.errorf(n, RuleInvalidValue, "an idempotent sink needs a primary_key: without one a row cannot be told from its copy")
 			}
@@ -401,10 +412,10 @@ func (t *lateTarget) get() (sink.Target, error) {
 
 // Condition implements sink.Conditional.
 func (t *lateTarget) Condition() (what, remedy string) {
-	if !t.plan.kind.applied {
-		return "", ""
+	if t.plan.kind.applied {
+		return sink.AppliedCondition(t.plan.class)
 	}
-	return sink.AppliedCondition(t.plan.class)
+	return sink.DecidedCondition(t.plan.class)
 }
 
 // Class implements sink.Target.
@@ -426,6 +437,36 @@ func (t *lateTarget) Claim(ctx context.Context, p sink.Partition) (sink.Writer, 
 		return nil, err
 	}
 	return target.Claim(ctx, p)
+}
+
+// ClaimDecided implements sink.Decided. The processor asks for it with class two_phase only.
+func (t *lateTarget) ClaimDecided(ctx context.Context, p sink.Partition, d sink.Decisions) (sink.Writer, error) {
+	target, err := t.decided()
+	if err != nil {
+		return nil, err
+	}
+	return target.ClaimDecided(ctx, p, d)
+}
+
+// Pending implements sink.Decided.
+func (t *lateTarget) Pending(ctx context.Context) ([]sink.TransactionID, error) {
+	target, err := t.decided()
+	if err != nil {
+		return nil, err
+	}
+	return target.Pending(ctx)
+}
+
+func (t *lateTarget) decided() (sink.Decided, error) {
+	target, err := t.get()
+	if err != nil {
+		return nil, err
+	}
+	decided, ok := target.(sink.Decided)
+	if !ok {
+		return nil, fmt.Errorf("pipeline: a target of class %s prepares nothing", target.Class())
+	}
+	return decided, nil
 }
 
 // Close implements sink.Target.

@@ -34,7 +34,7 @@ const (
 //	pump     fetch, make rows, write, until something fails; progress is what the target has made durable
 //	         -> the writer is closed, and it begins again with a claim: after a failed write only the target knows
 //
-// The group's offsets follow, for whoever looks at the lag. All fields belong to the goroutine of run.
+// The group's offsets follow, for whoever looks at the lag; those of class two_phase decide (external_decide.go). All fields belong to the goroutine of run.
 type external struct {
 	*externals
 	plan *subPlan
@@ -52,6 +52,7 @@ type external struct {
 	next, stable record.Offset // next is the target's
 	open         taken         // what the target has been given beyond next
 	written      bool          // in this session
+	marked       bool          // see begun
 	said         string        // the failure that was logged last
 	counters     map[string]uint64
 	errors       []RecordErrorStatus
@@ -132,7 +133,7 @@ func (x *external) failing(err error) {
 // session is one claim. It returns nil when the task is to stop.
 func (x *external) session() error {
 	x.publish(TaskRestoring, "")
-	w, err := x.spec.Target.Claim(x.soft, x.in)
+	w, err := x.claim()
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
@@ -167,10 +168,11 @@ func (x *external) goesOn() {
 func (x *external) start(w sink.Writer) (record.Offset, error) {
 	tp := x.in.TopicPartition
 	tps := []record.TopicPartition{tp}
-	group, err := x.groupOffset(tps)
+	c, err := x.committed(tps)
 	if err != nil {
 		return 0, err
 	}
+	group := c.Next
 	first, err := x.cluster.StartOffsets(x.soft, tps)
 	if err != nil {
 		return 0, fmt.Errorf("ask for the topic's start: %w", err)
@@ -185,10 +187,7 @@ func (x *external) start(w sink.Writer) (record.Offset, error) {
 		x.metrics.SinkSkipped(x.spec.Name, int(next-group))
 	case known:
 	case group == record.NoOffset && first[tp] > 0:
-		// Only what a target has is deleted from the topic of a sink, so that this one was written to before.
-		return 0, fmt.Errorf("%w: neither the target nor the consumer group has progress of sink %q, partition %d, though %s begins at %d: what came before was written and then deleted from the topic. "+
-			"Restore the target's progress; or, to write everything anew, give the sink another name and process the inputs again",
-			ErrOffsets, x.in.Sink, tp.Partition, tp, first[tp])
+		return 0, x.noProgress(first[tp])
 	case group == record.NoOffset:
 		return first[tp], nil
 	case x.spec.Target.Class() == sink.Ledger:
@@ -211,18 +210,18 @@ func (x *external) start(w sink.Writer) (record.Offset, error) {
 	return next, nil
 }
 
-// groupOffset is what the consumer group has committed. It waits while a transaction with it is undecided.
-func (x *external) groupOffset(tps []record.TopicPartition) (record.Offset, error) {
+// committed is what the consumer group has committed. It waits while a transaction with it is undecided.
+func (x *external) committed(tps []record.TopicPartition) (broker.CommittedOffset, error) {
 	for {
 		c, err := x.cluster.CommittedOffsets(x.soft, x.group(), tps)
 		if err == nil {
-			return c[tps[0]].Next, nil
+			return c[tps[0]], nil
 		}
 		if !errors.Is(err, broker.ErrUnstableOffsets) {
-			return 0, fmt.Errorf("ask for the committed offset: %w", err)
+			return broker.CommittedOffset{}, fmt.Errorf("ask for the committed offset: %w", err)
 		}
 		if err := x.sleep(x.soft, sinkIdle); err != nil {
-			return 0, err
+			return broker.CommittedOffset{}, err
 		}
 	}
 }

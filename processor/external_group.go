@@ -148,10 +148,12 @@ func (x *externals) letGo(which func(record.TopicPartition) bool, lost bool) []c
 		if !which(tp) {
 			continue
 		}
+		t.stop() // before: a task that has no lease yet must not begin to write with one that it gets now
 		if lost {
 			x.confirm.forget(tp)
+		} else {
+			x.confirm.freeze(tp)
 		}
-		t.stop()
 		delete(x.tasks, tp)
 		waits = append(waits, t.done)
 	}
@@ -209,7 +211,7 @@ type confirmer struct {
 
 	mu     sync.Mutex // guards the rest
 	meta   broker.GroupMeta
-	owned  map[record.TopicPartition]bool
+	leases map[record.TopicPartition]*lease
 	next   map[record.TopicPartition]record.Offset // written, and not committed in the group
 	traces map[record.TopicPartition][]trace       // oldest first
 }
@@ -224,25 +226,41 @@ func newConfirmer(e *engine, transactionalID string) *confirmer {
 	return &confirmer{
 		engine:   e,
 		producer: e.cluster.NewProducer(broker.ProducerConfig{TransactionalID: transactionalID, TransactionTimeout: e.cfg.txnTimeout}),
-		meta:     broker.GroupMeta{Generation: -1}, owned: map[record.TopicPartition]bool{},
+		meta:     broker.GroupMeta{Generation: -1}, leases: map[record.TopicPartition]*lease{},
 		next: map[record.TopicPartition]record.Offset{}, traces: map[record.TopicPartition][]trace{},
 	}
 }
 
 func (c *confirmer) setMeta(m broker.GroupMeta) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.meta = m
-	c.mu.Unlock()
+	for _, l := range c.leases {
+		if l.follows {
+			l.meta = m
+		}
+	}
 }
 
-// note takes over that a target has all up to next.
-func (c *confirmer) note(tp record.TopicPartition, next record.Offset, now time.Time) {
+// freeze ends that a lease follows the group's generations.
+func (c *confirmer) freeze(tp record.TopicPartition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.owned[tp] {
+	if l := c.leases[tp]; l != nil {
+		l.follows = false
+	}
+}
+
+// note takes over that a target has all up to next. follow says that the group's offset is to follow.
+func (c *confirmer) note(tp record.TopicPartition, next record.Offset, now time.Time, follow bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leases[tp] == nil {
 		return
 	}
-	c.next[tp] = next
+	if follow {
+		c.next[tp] = next
+	}
 	t := c.traces[tp]
 	if len(t) == 0 || now.Sub(t[len(t)-1].at) >= sinkSample {
 		c.traces[tp] = append(t, trace{now, next})
@@ -278,7 +296,7 @@ func (c *confirmer) offsets(ctx context.Context) error {
 	if len(commits) == 0 || meta.Generation < 0 {
 		return nil
 	}
-	if err := c.commit(ctx, meta, commits); err != nil {
+	if _, err := c.commit(ctx, meta, commits); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -294,7 +312,7 @@ func (c *confirmer) offsets(ctx context.Context) error {
 // own lets the offsets of a partition be committed; forget ends that.
 func (c *confirmer) own(tp record.TopicPartition) {
 	c.mu.Lock()
-	c.owned[tp] = true
+	c.leases[tp] = &lease{meta: c.meta, follows: true}
 	c.mu.Unlock()
 }
 
@@ -302,7 +320,7 @@ func (c *confirmer) own(tp record.TopicPartition) {
 func (c *confirmer) forget(tp record.TopicPartition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.owned, tp)
+	delete(c.leases, tp)
 	delete(c.next, tp)
 	delete(c.traces, tp)
 }
@@ -313,7 +331,7 @@ func (c *confirmer) send(ctx context.Context, out broker.Output) error {
 		c.txn.Lock()
 		c.producer.Reset()
 		c.producer.Add(out)
-		err := c.commit(ctx, broker.GroupMeta{Generation: -1}, nil)
+		_, err := c.commit(ctx, broker.GroupMeta{Generation: -1}, nil)
 		c.txn.Unlock()
 		if err == nil {
 			return nil
@@ -328,20 +346,29 @@ func (c *confirmer) send(ctx context.Context, out broker.Output) error {
 	}
 }
 
+// init readies the producer: whatever its last transaction was, it is decided then. c.txn is held.
+func (c *confirmer) init(ctx context.Context) error {
+	if c.ready {
+		return nil
+	}
+	if err := c.producer.Init(ctx); err != nil {
+		return initError{err}
+	}
+	c.ready = true
+	return nil
+}
+
 // commit runs one transaction. c.txn is held.
-func (c *confirmer) commit(ctx context.Context, meta broker.GroupMeta, offsets []broker.OffsetCommit) error {
-	if !c.ready {
-		if err := c.producer.Init(ctx); err != nil {
-			return initError{err}
-		}
-		c.ready = true
+func (c *confirmer) commit(ctx context.Context, meta broker.GroupMeta, offsets []broker.OffsetCommit) (broker.Outcome, error) {
+	if err := c.init(ctx); err != nil {
+		return broker.NotCommitted, err
 	}
 	_, outcome, err := c.producer.Commit(ctx, meta, offsets)
 	if outcome == broker.Committed {
-		return nil
+		return outcome, nil
 	}
 	c.ready = false
 	c.producer.Reset()
 	c.stats.aborted(string(abortReason(outcome, err)), c.metrics)
-	return err
+	return outcome, err
 }

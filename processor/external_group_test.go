@@ -12,7 +12,7 @@ import (
 func TestLostPartitionIsForgottenFirst(t *testing.T) {
 	tp := record.TopicPartition{Topic: "rows"}
 	c := &confirmer{
-		meta: broker.GroupMeta{Generation: 1}, owned: map[record.TopicPartition]bool{tp: true},
+		meta: broker.GroupMeta{Generation: 1}, leases: map[record.TopicPartition]*lease{tp: {meta: broker.GroupMeta{Generation: 1}, follows: true}},
 		next: map[record.TopicPartition]record.Offset{tp: 7}, traces: map[record.TopicPartition][]trace{},
 	}
 	x := &externals{engine: &engine{}, confirm: c, tasks: map[record.TopicPartition]*external{}, last: map[record.TopicPartition]chan struct{}{}}

@@ -93,7 +93,7 @@ func (x *external) moved(w sink.Writer) {
 	x.counters["records"] += uint64(x.open.rows)
 	x.counters["bytes"] += uint64(x.open.size)
 	x.open = taken{}
-	x.confirm.note(x.in.TopicPartition, x.next, now)
+	x.confirm.note(x.in.TopicPartition, x.next, now, !x.decides())
 	x.goesOn()
 	x.publish(TaskRunning, "")
 }

@@ -15,6 +15,7 @@ type Class string
 // The classes, the strongest first.
 const (
 	Ledger     Class = "ledger"     // exactly once, at every moment
+	TwoPhase   Class = "two_phase"  // exactly once, at every moment, as long as the target loses nothing that it has prepared
 	Idempotent Class = "idempotent" // exactly once in the final state
 	Plain      Class = "plain"      // at least once
 )
@@ -64,7 +65,7 @@ type Writer interface {
 
 // Gatherer is a Writer that makes several batches durable together, as a file does. Its Write takes a batch over; Next
 // follows when the portion that the batch belongs to is durable as a whole, and is then the end of a batch. What was taken over before a failure is
-// not durable and comes again.
+// not durable and comes again. A TwoPhase one is durable with each Write, and ends in Settle what others have left behind.
 type Gatherer interface {
 	Writer
 	// Settle makes durable what has waited long enough at a time. It is called after each batch and, as long as none comes,

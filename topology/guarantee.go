@@ -72,8 +72,11 @@ const ruleGuarantee = "guarantee"
 
 // notAtMostOnce says why a sink outside of Kafka cannot be part of an application that may lose records.
 func notAtMostOnce(c sinkClass) string {
-	if c == sinkLedger {
+	switch c {
+	case sinkLedger:
 		return "is a ledger, which is there so that nothing is lost, and the application may lose records before they get there. Use class idempotent, or another guarantee"
+	case sinkTwoPhase:
+		return "is of class two_phase, which is there so that nothing is lost, and the application may lose records before they get there. Use class idempotent, or another guarantee"
 	}
 	return fmt.Sprintf("is of class %s, which may write a row twice, so that it would be neither %s nor %s. Use class idempotent, or another guarantee", c, AtMostOnce, AtLeastOnce)
 }

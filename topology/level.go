@@ -89,7 +89,7 @@ const (
 	sinkLedger     sinkClass = "ledger"     // rows and progress in one transaction of the database
 	sinkIdempotent sinkClass = "idempotent" // writes again what it may have written, under the same ID
 	sinkWAL        sinkClass = "wal"        // writes what a log of its own says, after the commit
-	sinkTwoPhase   sinkClass = "two-phase"  // prepares before the commit, commits after it
+	sinkTwoPhase   sinkClass = "two_phase"  // prepares its rows, commits them when the group's offset names them
 	sinkPlain      sinkClass = "plain"      // writes and hopes
 	sinkCall       sinkClass = "call"       // an Effect: what calledBy says
 )

@@ -64,6 +64,8 @@ func SinkNames() []string {
 	return []string{
 		"sink.claimed",     // the partition is claimed, nothing was written
 		"sink.write",       // a batch is about to be written
+		"sink.prepared",    // of class two_phase: the target has prepared it, it is not decided
+		"sink.decided",     // it is, and not committed
 		"sink.written",     // the target has it
 		"sink.dead_letter", // what the target refused is about to be set aside
 	}

@@ -106,10 +106,15 @@ func (d *doctor) targets(ctx context.Context) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, targetTimeout)
 		target := s.External.Target
-		err := errors.Join(target.Check(ctx), target.Close())
+		err := target.Check(ctx)
+		check := "sink " + s.External.Name
+		if err == nil {
+			d.prepared(ctx, check, s)
+		}
+		err = errors.Join(err, target.Close())
 		cancel()
 		var setup *sink.SetupError
-		switch check := "sink " + s.External.Name; {
+		switch {
 		case err == nil:
 			d.note(check, Fine, "", "its target can be written to; class %s", target.Class())
 		case errors.As(err, &setup):

@@ -84,6 +84,7 @@ func dialect() *sqldb.Dialect {
 		Holders:  holders,
 		Arg:      arg,
 		Clock:    "CURRENT_TIMESTAMP(6)",
+		TwoPhase: twoPhase(),
 	}
 }
 

@@ -82,6 +82,7 @@ func dialect() *sqldb.Dialect {
 		Arg:      arg,
 		Copy:     copyRows,
 		Clock:    "now()",
+		TwoPhase: twoPhase(),
 	}
 }
 

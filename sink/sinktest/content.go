@@ -41,7 +41,7 @@ func values(t *testing.T, s *suite) {
 		{"4611686018427387904", strings.Repeat("é", 60), "0", "0.00", "true", "2126-03-28T21:00:00.123456Z", "78", `[]`},
 	}
 	table := s.table(t, columns, nil)
-	w := claim(t, s.open(t, Spec{Table: table}), partition())
+	w := s.claim(t, s.open(t, Spec{Table: table}), partition())
 	for i, r := range rows {
 		write(t, w, sink.Batch{Rows: []sink.Row{r}, First: record.Offset(i), Next: record.Offset(i + 1)})
 	}
@@ -49,7 +49,7 @@ func values(t *testing.T, s *suite) {
 
 	// Once more, many times in one batch.
 	copied := s.table(t, columns, nil)
-	w = claim(t, s.open(t, Spec{Table: copied}), partition())
+	w = s.claim(t, s.open(t, Spec{Table: copied}), partition())
 	var b sink.Batch
 	var all [][]string
 	for i := range rows {
@@ -89,7 +89,7 @@ func (s *suite) same(t *testing.T, table sink.Table, want [][]string) {
 func largeBatch(t *testing.T, s *suite) {
 	const rows, batches = 20_000, 3
 	table := s.table(t, counted(), nil)
-	w := claim(t, s.open(t, Spec{Table: table}), partition())
+	w := s.claim(t, s.open(t, Spec{Table: table}), partition())
 	done := make(chan error, 1)
 	stop := make(chan struct{})
 	go func() {
@@ -120,7 +120,7 @@ func largeBatch(t *testing.T, s *suite) {
 // upsert: rows with a key replace each other, also within a batch, and are deleted.
 func upsert(t *testing.T, s *suite) {
 	table := s.table(t, counted(), []string{"n"})
-	w := claim(t, s.open(t, Spec{Table: table}), partition())
+	w := s.claim(t, s.open(t, Spec{Table: table}), partition())
 	put := func(n int64, v any) sink.Row { return sink.Row{Values: []any{n, v}} }
 	del := func(n int64) sink.Row { return sink.Row{Values: []any{n, nil}, Delete: true} }
 	write(t, w, sink.Batch{Rows: []sink.Row{put(0, "a"), put(1, "b"), put(0, "c"), put(2, "d"), del(2), del(9)}, Next: 6})
@@ -131,7 +131,7 @@ func upsert(t *testing.T, s *suite) {
 	s.same(t, table, [][]string{{"1", "f"}})
 
 	all := s.table(t, []sink.Column{{Name: "a", Kind: sink.Text}, {Name: "b", Kind: sink.Integer}}, []string{"a", "b"})
-	w = claim(t, s.open(t, Spec{Table: all}), partition())
+	w = s.claim(t, s.open(t, Spec{Table: all}), partition())
 	row := func(a string, b int64) sink.Row { return sink.Row{Values: []any{a, b}} }
 	write(t, w, sink.Batch{Rows: []sink.Row{row("x", 1), row("x", 1), row("x", 11), row("x1", 1)}, Next: 4})
 	write(t, w, sink.Batch{Rows: []sink.Row{row("x", 1), {Values: []any{"x1", int64(1)}, Delete: true}}, First: 4, Next: 6})
@@ -145,7 +145,7 @@ func upsert(t *testing.T, s *suite) {
 func progress(t *testing.T, s *suite) {
 	table := s.table(t, counted(), nil)
 	target, p := s.open(t, Spec{Table: table}), partition()
-	w := claim(t, target, p)
+	w := s.claim(t, target, p)
 	if at, ok := w.Next(); ok {
 		t.Errorf("a new partition stands at %d", at)
 	}
@@ -153,14 +153,14 @@ func progress(t *testing.T, s *suite) {
 	next(t, w, 5)
 	write(t, w, sink.Batch{First: 5, Next: 9}) // markers
 	next(t, w, 9)
-	next(t, claim(t, s.open(t, Spec{Table: table}), p), 9)
+	next(t, s.claim(t, s.open(t, Spec{Table: table}), p), 9)
 	other := p
 	other.Partition++
-	if at, ok := claim(t, target, other).Next(); ok {
+	if at, ok := s.claim(t, target, other).Next(); ok {
 		t.Errorf("another partition stands at %d", at)
 	}
 	s.holds(t, table, 5, always("x"))
-	if err := claim(t, target, p).Write(t.Context(), batch(3, 9, "again")); err == nil {
+	if err := s.claim(t, target, p).Write(t.Context(), batch(3, 9, "again")); err == nil {
 		t.Error("a batch that the target has was written again")
 	}
 	s.holds(t, table, 5, always("x"))
@@ -168,7 +168,7 @@ func progress(t *testing.T, s *suite) {
 
 func topicMadeAnew(t *testing.T, s *suite) {
 	target, p := s.open(t, Spec{Table: s.table(t, counted(), nil)}), partition()
-	write(t, claim(t, target, p), batch(0, 5, "x"))
+	write(t, s.claim(t, target, p), batch(0, 5, "x"))
 	p.TopicID = "another"
 	_, err := target.Claim(t.Context(), p)
 	var setup *sink.SetupError
@@ -181,7 +181,7 @@ func topicMadeAnew(t *testing.T, s *suite) {
 func rowRefused(t *testing.T, s *suite) {
 	columns := counted()
 	table := s.table(t, columns, nil, "CHECK (v <> 'bad')")
-	w := claim(t, s.open(t, Spec{Table: table}), partition())
+	w := s.claim(t, s.open(t, Spec{Table: table}), partition())
 	write(t, w, batch(0, 3, "x"))
 	for _, bad := range []sink.Batch{
 		batch(3, 4, "bad"),
@@ -205,7 +205,7 @@ func rowRefused(t *testing.T, s *suite) {
 func idempotent(t *testing.T, s *suite) {
 	table := s.table(t, counted(), []string{"n"}, "streamd_version "+s.Type(sink.Integer))
 	target, p := s.open(t, Spec{Table: table, Class: sink.Idempotent}), partition()
-	w := claim(t, target, p)
+	w := s.claim(t, target, p)
 	if _, ok := w.Next(); ok {
 		t.Error("an idempotent target has an offset")
 	}
@@ -221,7 +221,7 @@ func idempotent(t *testing.T, s *suite) {
 	write(t, w, gone)
 	s.same(t, table, nil)
 	write(t, w, at(13, "newest"))
-	write(t, claim(t, target, p), gone) // an older delete
+	write(t, s.claim(t, target, p), gone) // an older delete
 	s.same(t, table, [][]string{{"0", "newest"}})
 	if _, err := s.Open(Spec{Table: s.table(t, counted(), nil), Class: sink.Idempotent}); err == nil {
 		t.Error("an idempotent sink without a key was accepted")
@@ -239,7 +239,7 @@ func narrow(t *testing.T, s *suite) {
 		s.exec(t, "CREATE TABLE "+table.Name+" (n "+s.Narrow()+", d "+s.Type(sink.Decimal)+")")
 	}
 	table.Columns = columns
-	w := claim(t, s.open(t, Spec{Table: table}), partition())
+	w := s.claim(t, s.open(t, Spec{Table: table}), partition())
 	many := func(count int, n int64, d string) sink.Batch {
 		b := sink.Batch{Next: record.Offset(count)}
 		for i := range count {
@@ -270,7 +270,7 @@ func narrow(t *testing.T, s *suite) {
 // decimalKeys: 1.0 and 1.00 are one key for the database, and their changes keep their order.
 func decimalKeys(t *testing.T, s *suite) {
 	table := s.table(t, []sink.Column{{Name: "d", Kind: sink.Decimal}, {Name: "v", Kind: sink.Text}}, []string{"d"})
-	w := claim(t, s.open(t, Spec{Table: table}), partition())
+	w := s.claim(t, s.open(t, Spec{Table: table}), partition())
 	put := func(d, v string) sink.Row { return sink.Row{Values: []any{d, v}} }
 	gone := sink.Row{Values: []any{"1.00", nil}, Delete: true}
 	write(t, w, sink.Batch{Rows: []sink.Row{put("1.0", "a"), gone}, Next: 2})

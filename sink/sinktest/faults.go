@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"sync"
 	"testing"
+	"time"
 )
 
 // proxy stands between a target and its server and does what a network does to it.
@@ -18,6 +19,7 @@ type proxy struct {
 	// onCommit is called once with the next COMMIT on its way to the server.
 	onCommit action
 	frozen   chan struct{} // closed: bytes flow
+	hung     chan struct{} // closed: the statement is on its way
 }
 
 // action is what happens to a COMMIT.
@@ -30,17 +32,20 @@ const (
 	hang              // it stays in the network until thaw, as the rest of the connection
 )
 
-func (s *suite) proxy(t *testing.T) *proxy {
+func (s *suite) proxy(t *testing.T) *proxy { return s.proxyAt(t, s.Commit()) }
+
+// proxyAt acts on what matches instead of on a COMMIT.
+func (s *suite) proxyAt(t *testing.T, statement string) *proxy {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	commit, err := regexp.Compile(s.Commit())
+	commit, err := regexp.Compile(statement)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, to: s.Address(), commit: commit, frozen: make(chan struct{})}
+	p := &proxy{listener: l, to: s.Address(), commit: commit, frozen: make(chan struct{}), hung: make(chan struct{})}
 	t.Cleanup(p.close)
 	go p.serve()
 	return p
@@ -79,6 +84,16 @@ func (p *proxy) thaw() {
 	case <-p.frozen:
 	default:
 		close(p.frozen)
+	}
+}
+
+// reached waits until the statement hangs.
+func (p *proxy) reached(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.hung:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the statement was not sent")
 	}
 }
 
@@ -126,6 +141,7 @@ func (p *proxy) toServer(client, server net.Conn, lost chan struct{}) {
 			case loseAfter:
 				close(lost) // before the server can answer
 			case hang:
+				close(p.hung)
 				<-p.frozen
 			}
 			if _, err := server.Write(buf[:n]); err != nil {

@@ -58,17 +58,21 @@ type Harness interface {
 // suite is one run.
 type suite struct {
 	Harness
-	n int
+	class   sink.Class // of targets whose test does not say
+	n       int
+	decided map[sink.Partition]*decided
+}
+
+// test is one of the suite.
+type test struct {
+	name   string
+	server bool // needs one that can be reached by network and killed
+	f      func(*testing.T, *suite)
 }
 
 // Run puts the target through all tests.
 func Run(t *testing.T, h Harness) {
-	s := &suite{Harness: h}
-	for _, c := range []struct {
-		name   string
-		server bool // needs one that can be reached by network and killed
-		f      func(*testing.T, *suite)
-	}{
+	run(t, &suite{Harness: h}, []test{
 		{"Values", false, values},
 		{"LargeBatch", false, largeBatch},
 		{"Upsert", false, upsert},
@@ -87,7 +91,38 @@ func Run(t *testing.T, h Harness) {
 		{"CommitAnswerLost", true, commitAnswerLost},
 		{"Zombie", true, zombie},
 		{"ServerKilled", true, serverKilled},
-	} {
+	})
+}
+
+// RunTwoPhase puts a target of class two_phase through its tests. What the harness opens without a class is of that one.
+func RunTwoPhase(t *testing.T, h Harness) {
+	run(t, &suite{Harness: h, class: sink.TwoPhase, decided: map[sink.Partition]*decided{}}, []test{
+		{"Values", false, values},
+		{"LargeBatch", false, largeBatch},
+		{"Upsert", false, upsert},
+		{"Fenced", false, fenced},
+		{"RowRefused", false, rowRefused},
+		{"Narrow", false, narrow},
+		{"DecimalKeys", false, decimalKeys},
+		{"Setup", false, setup},
+		{"Rights", true, rights},
+		{"Capabilities", true, capabilities},
+		{"Offsets", false, offsets},
+		{"OthersAreLeftAlone", false, othersAreLeftAlone},
+		{"OffsetSetByHand", false, offsetSetByHand},
+		{"Steps", true, steps},
+		{"StepsServerKilled", true, stepsServerKilled},
+		{"PreparedAfterTheClaim", true, preparedAfterTheClaim},
+		{"PreparedAndFenced", true, preparedAndFenced},
+		{"DecidedAndPaused", true, decidedAndPaused},
+		{"ClaimOvertaken", false, claimOvertaken},
+		{"ServerKilled", true, serverKilled},
+	})
+}
+
+func run(t *testing.T, s *suite, tests []test) {
+	h := s.Harness
+	for _, c := range tests {
 		if c.server && h.Address() == "" || h.LeftOut()[c.name] != "" {
 			continue // a file has no network to fail and no server to kill
 		}
@@ -142,6 +177,9 @@ func (s *suite) open(t *testing.T, spec Spec) sink.Target {
 
 func (s *suite) unchecked(t *testing.T, spec Spec) sink.Target {
 	t.Helper()
+	if spec.Class == "" {
+		spec.Class = s.class
+	}
 	target, err := s.Open(spec)
 	if err != nil {
 		t.Fatal(err)
@@ -150,9 +188,9 @@ func (s *suite) unchecked(t *testing.T, spec Spec) sink.Target {
 	return target
 }
 
-func claim(t *testing.T, target sink.Target, p sink.Partition) sink.Writer {
+func (s *suite) claim(t *testing.T, target sink.Target, p sink.Partition) sink.Writer {
 	t.Helper()
-	w, err := target.Claim(t.Context(), p)
+	w, err := s.try(t.Context(), target, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,12 +198,20 @@ func claim(t *testing.T, target sink.Target, p sink.Partition) sink.Writer {
 	return w
 }
 
+// try claims once, in the way of the target's class.
+func (s *suite) try(ctx context.Context, target sink.Target, p sink.Partition) (sink.Writer, error) {
+	if d, ok := target.(sink.Decided); ok {
+		return d.ClaimDecided(ctx, p, s.decisions(p).owner())
+	}
+	return target.Claim(ctx, p)
+}
+
 // claimAnyway claims until it works, as the owner of a partition does.
-func claimAnyway(t *testing.T, target sink.Target, p sink.Partition) sink.Writer {
+func (s *suite) claimAnyway(t *testing.T, target sink.Target, p sink.Partition) sink.Writer {
 	t.Helper()
 	deadline := time.Now().Add(2 * time.Minute)
 	for {
-		w, err := target.Claim(t.Context(), p)
+		w, err := s.try(t.Context(), target, p)
 		if err == nil {
 			t.Cleanup(func() { _ = w.Close() })
 			return w

@@ -14,9 +14,9 @@ import (
 func fenced(t *testing.T, s *suite) {
 	table := s.table(t, counted(), nil)
 	p := partition()
-	old := claim(t, s.open(t, Spec{Table: table}), p)
+	old := s.claim(t, s.open(t, Spec{Table: table}), p)
 	write(t, old, batch(0, 3, "x"))
-	owner := claim(t, s.open(t, Spec{Table: table}), p)
+	owner := s.claim(t, s.open(t, Spec{Table: table}), p)
 	next(t, owner, 3)
 	if err := old.Write(t.Context(), batch(3, 6, "zombie")); !errors.Is(err, sink.ErrFenced) {
 		t.Errorf("a fenced writer: %v", err)
@@ -40,7 +40,7 @@ func lost(t *testing.T, s *suite, how action, after record.Offset) {
 	p := partition()
 	network := s.proxy(t)
 	target := s.open(t, Spec{Table: table, Address: network.address()})
-	w := claim(t, target, p)
+	w := s.claim(t, target, p)
 	write(t, w, batch(0, 3, "x"))
 	network.at(how)
 	err := w.Write(t.Context(), batch(3, 6, "x"))
@@ -52,7 +52,7 @@ func lost(t *testing.T, s *suite, how action, after record.Offset) {
 	if err := w.Write(t.Context(), batch(3, 6, "x")); err == nil {
 		t.Fatal("the writer wrote after an outcome that is not known")
 	}
-	w = claimAnyway(t, target, p)
+	w = s.claimAnyway(t, target, p)
 	next(t, w, after)
 	write(t, w, batch(after, 9, "x"))
 	s.holds(t, table, 9, always("x"))
@@ -65,7 +65,7 @@ func zombie(t *testing.T, s *suite) {
 	table := s.table(t, counted(), nil)
 	p := partition()
 	network := s.proxy(t)
-	old := claim(t, s.open(t, Spec{Table: table, Address: network.address()}), p)
+	old := s.claim(t, s.open(t, Spec{Table: table, Address: network.address()}), p)
 	write(t, old, batch(0, 3, "x"))
 	network.at(hang)
 	answer := make(chan error, 1)
@@ -115,7 +115,7 @@ func serverKilled(t *testing.T, s *suite) {
 			time.Sleep(wait) // the load goes on meanwhile
 			killed <- errors.Join(s.Kill(), s.Start(t.Context()))
 		}()
-		w := claimAnyway(t, target, p)
+		w := s.claimAnyway(t, target, p)
 		if got, ok := w.Next(); ok {
 			at = got
 		}
@@ -125,7 +125,7 @@ func serverKilled(t *testing.T, s *suite) {
 		if err := <-killed; err != nil {
 			t.Fatal(err)
 		}
-		w = claimAnyway(t, target, p)
+		w = s.claimAnyway(t, target, p)
 		got, ok := w.Next()
 		if (!ok && k > 0) || got > at {
 			t.Fatalf("kill %d: next offset %d, %v; %d at most were written", k, got, ok, at)
@@ -144,7 +144,7 @@ func commitsLost(t *testing.T, s *suite) {
 	table := s.table(t, counted(), []string{"n"})
 	p := partition()
 	target := s.open(t, Spec{Table: table})
-	w := claim(t, target, p)
+	w := s.claim(t, target, p)
 	write(t, w, batch(0, 5, "x"))
 	write(t, w, batch(5, 10, "x"))
 	if err := s.Rewind(t.Context(), p, 5); err != nil {
@@ -153,7 +153,7 @@ func commitsLost(t *testing.T, s *suite) {
 	if err := w.Write(t.Context(), batch(10, 15, "x")); err == nil || errors.Is(err, sink.ErrFenced) {
 		t.Fatalf("a batch over a gap: %v, want an error that asks for a new claim", err)
 	}
-	w = claim(t, target, p)
+	w = s.claim(t, target, p)
 	next(t, w, 5)
 	write(t, w, batch(5, 15, "x"))
 	s.holds(t, table, 15, always("x"))

@@ -115,7 +115,7 @@ func appender(t *testing.T, s *suite) {
 	if err := s.Appender(t.Context(), user, password, table); err != nil {
 		t.Fatal(err)
 	}
-	w := claim(t, s.open(t, Spec{Table: table, User: user, Password: password}), partition())
+	w := s.claim(t, s.open(t, Spec{Table: table, User: user, Password: password}), partition())
 	write(t, w, batch(0, 1, "x"))
 	write(t, w, batch(1, 40, "x"))
 	s.holds(t, table, 40, always("x"))

@@ -3,6 +3,7 @@
 package sinks
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/hex"
@@ -31,6 +32,7 @@ type harness struct {
 	open    func(s sinktest.Spec) (sink.Target, error)
 	types   map[sink.Kind]string
 	leftOut map[string]string
+	commit  string // empty: COMMIT
 	narrow  string
 	reader  func(user, password string) []string
 	// appender are the statements that make a user who may only append.
@@ -49,7 +51,7 @@ func (h *harness) Address() string {
 }
 
 // Commit is the statement, and not a column or an isolation level.
-func (h *harness) Commit() string             { return `(?i)\bcommit\b` }
+func (h *harness) Commit() string             { return cmp.Or(h.commit, `(?i)\bcommit\b`) }
 func (h *harness) LeftOut() map[string]string { return h.leftOut }
 func (h *harness) Narrow() string             { return h.narrow }
 
@@ -184,9 +186,11 @@ func started(t *testing.T, make func(context.Context) (*dbenv.Server, error), dr
 	return s, db
 }
 
-func TestPostgreSQL(t *testing.T) {
+func TestPostgreSQL(t *testing.T) { sinktest.Run(t, postgresHarness(t)) }
+
+func postgresHarness(t *testing.T) *harness {
 	s, db := started(t, dbenv.PostgreSQL, "pgx", "postgres")
-	sinktest.Run(t, &harness{
+	return &harness{
 		server: s, db: db,
 		open: func(spec sinktest.Spec) (sink.Target, error) {
 			return postgres.Open(postgres.Config{DSN: s.As(spec.Address, database, spec.User, spec.Password), Table: spec.Table, Class: spec.Class})
@@ -209,12 +213,14 @@ func TestPostgreSQL(t *testing.T) {
 			grant := "GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO " + user
 			return []string{grant, "ALTER USER " + user + " SET default_transaction_read_only = on"}, []string{"ALTER USER " + user + " SET default_transaction_read_only = off"}
 		},
-	})
+	}
 }
 
-func TestMariaDB(t *testing.T) {
+func TestMariaDB(t *testing.T) { sinktest.Run(t, mariaHarness(t)) }
+
+func mariaHarness(t *testing.T) *harness {
 	s, db := started(t, dbenv.MariaDB, "mysql", "")
-	sinktest.Run(t, &harness{
+	return &harness{
 		server: s, db: db,
 		open: func(spec sinktest.Spec) (sink.Target, error) {
 			return mysql.Open(mysql.Config{DSN: s.As(spec.Address, database, spec.User, spec.Password), Table: spec.Table, Class: spec.Class})
@@ -237,7 +243,7 @@ func TestMariaDB(t *testing.T) {
 			grant := "GRANT INSERT, UPDATE, DELETE ON " + database + ".* TO " + user + "@'%'"
 			return []string{grant, "SET GLOBAL read_only = 1"}, []string{"SET GLOBAL read_only = 0"}
 		},
-	})
+	}
 }
 
 func TestSQLite(t *testing.T) {

@@ -56,6 +56,26 @@ type Dialect struct {
 	Copy func(ctx context.Context, conn *sql.Conn, table string, columns []string, rows [][]any) error
 	// Clock is an expression for the present time.
 	Clock string
+	// TwoPhase is how transactions are prepared; nil if they cannot be.
+	TwoPhase *TwoPhase
+}
+
+// TwoPhase is how one database prepares transactions and ends them later.
+type TwoPhase struct {
+	// Session is run on each connection, behind the dialect's.
+	Session []string
+	// Begin opens a transaction, Prepare prepares it, Rollback gives it up before that.
+	Begin, Prepare, Rollback func(id sink.TransactionID) []string
+	// Commit and Abort end a prepared one.
+	Commit, Abort func(id sink.TransactionID) string
+	// List is all that is prepared in this database.
+	List func(ctx context.Context, db Querier) ([]sink.TransactionID, error)
+	// Unknown says that Commit or Abort did not find the transaction.
+	Unknown func(error) bool
+	// Settings looks whether the server is configured for it.
+	Settings func(ctx context.Context, db Querier) error
+	// Refused is the remedy for an error of Prepare or List, empty if it is another one.
+	Refused func(error) string
 }
 
 // DBColumn is a column as the database describes it.

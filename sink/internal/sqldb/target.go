@@ -61,7 +61,18 @@ type Target struct {
 }
 
 // Open makes a target of a database. It does not connect; the target closes db.
-func Open(db *sql.DB, d *Dialect, cfg Config) (*Target, error) {
+func Open(db *sql.DB, d *Dialect, cfg Config) (sink.Target, error) {
+	t, err := open(db, d, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if t.cfg.Class == sink.TwoPhase {
+		return sink.NewTwoPhase(&preparer{t}, cfg.Table)
+	}
+	return t, nil
+}
+
+func open(db *sql.DB, d *Dialect, cfg Config) (*Target, error) {
 	if cfg.Class == "" {
 		cfg.Class = sink.Ledger
 	}
@@ -77,7 +88,7 @@ func Open(db *sql.DB, d *Dialect, cfg Config) (*Target, error) {
 			cfg.Progress = schema + "." + DefaultProgress
 		}
 	}
-	if err := cfg.validate(); err != nil {
+	if err := cfg.validate(d); err != nil {
 		return nil, err
 	}
 	t := &Target{db: db, d: d, cfg: cfg, table: d.quoteTable(cfg.Table.Name), progress: d.quoteTable(cfg.Progress), columns: cfg.Table.Columns, keyAt: cfg.Table.KeyColumns()}
@@ -101,10 +112,14 @@ func Open(db *sql.DB, d *Dialect, cfg Config) (*Target, error) {
 	return t, nil
 }
 
-func (c Config) validate() error {
+func (c Config) validate(d *Dialect) error {
 	errs := []error{c.Table.Validate()}
-	if !slices.Contains([]sink.Class{sink.Ledger, sink.Idempotent, sink.Plain}, c.Class) {
-		errs = append(errs, fmt.Errorf("sqldb: class %q, want %s, %s or %s", c.Class, sink.Ledger, sink.Idempotent, sink.Plain))
+	classes := []sink.Class{sink.Ledger, sink.Idempotent, sink.Plain}
+	if d.TwoPhase != nil {
+		classes = append(classes, sink.TwoPhase)
+	}
+	if !slices.Contains(classes, c.Class) {
+		errs = append(errs, fmt.Errorf("sqldb: class %q of %s, want one of %v", c.Class, d.Name, classes))
 	}
 	if c.Class == sink.Idempotent && len(c.Table.Key) == 0 {
 		errs = append(errs, errors.New("sqldb: an idempotent sink needs a key: a row without one cannot be told from its copy; name the column of the record's ID"))
@@ -306,7 +321,11 @@ func (t *Target) setup(what string, err error) error {
 	case FaultRow, FaultSetup:
 		return &sink.SetupError{Err: wrapped, Remedy: "look at the address, the database's name, the table and its columns"}
 	case FaultRights:
-		return &sink.SetupError{Err: wrapped, Rights: true, Remedy: "INSERT, and with a key UPDATE, DELETE and SELECT, on " + t.cfg.Table.Name + "; INSERT, UPDATE and SELECT on " + t.cfg.Progress}
+		rights := "INSERT, and with a key UPDATE, DELETE and SELECT, on " + t.cfg.Table.Name
+		if t.cfg.Class == sink.Ledger {
+			rights += "; INSERT, UPDATE and SELECT on " + t.cfg.Progress
+		}
+		return &sink.SetupError{Err: wrapped, Rights: true, Remedy: rights}
 	case FaultReadOnly:
 		return &sink.SetupError{Err: wrapped, Remedy: "this server only reads: connect to the primary"}
 	}

@@ -212,7 +212,7 @@ func (w *writer) check(r sink.Row) error {
 // rows writes the rows in the order of the topic. With a key only the last change of each key is written: the
 // others would not be seen by anybody, and one statement cannot change a row twice. Puts and deletes keep their order
 // also among keys that differ here and are one for the database's collation.
-func (w *writer) rows(ctx context.Context, tx *sql.Tx, rows []sink.Row) error {
+func (w *writer) rows(ctx context.Context, tx Querier, rows []sink.Row) error {
 	t := w.t
 	if len(t.key) == 0 {
 		return w.insertAll(ctx, tx, rows, indexes(len(rows)))
@@ -288,7 +288,7 @@ func (t *Target) width() int {
 	return len(t.columns)
 }
 
-func (w *writer) insertAll(ctx context.Context, tx *sql.Tx, rows []sink.Row, which []int) error {
+func (w *writer) insertAll(ctx context.Context, tx Querier, rows []sink.Row, which []int) error {
 	t := w.t
 	if t.d.Copy != nil && t.tail == "" && len(which) >= copyRows {
 		return w.copyAll(ctx, rows, which)
@@ -371,7 +371,7 @@ func (w *writer) copyAll(ctx context.Context, rows []sink.Row, which []int) erro
 	return nil
 }
 
-func (w *writer) deleteAll(ctx context.Context, tx *sql.Tx, rows []sink.Row, which []int) error {
+func (w *writer) deleteAll(ctx context.Context, tx Querier, rows []sink.Row, which []int) error {
 	t := w.t
 	width := len(t.keyAt)
 	if t.guarded() {
