@@ -34,7 +34,7 @@ const (
 	accounts       = 25
 )
 
-// billsFile writes the same bills to a ledger and, where a target has such classes, to an idempotent and to a plain table,
+// billsFile writes the same bills to a ledger and, where a target has such classes, to an idempotent, a plain and a prepared table,
 // and their totals to a ledger with a key.
 const billsFile = `version: 1
 name: bills
@@ -73,6 +73,14 @@ const otherClasses = `
       TARGET plain, class: plain, columns: {bill_id: value.bill_id, account: value.account, amount: value.amount}}
 `
 
+// preparedClass is the step for targets that prepare transactions, to a table with a key: what is left prepared is in the way then.
+const preparedClass = `
+  - name: two-phase
+    from: unique
+    to:
+      TARGET two_phase, class: two_phase, primary_key: [bill_id], columns: {bill_id: value.bill_id, account: value.account, amount: value.amount}}
+`
+
 // target is what is different between the targets.
 type target struct {
 	name string
@@ -88,15 +96,16 @@ type target struct {
 
 func targets() []target {
 	all := []string{"ledger", "idempotent", "plain"}
+	prepares := append(slices.Clone(all), "two_phase")
 	return []target{
 		{"PostgreSQL", `postgres: {dsn: "${ADDRESS}", table: %s`, false, func(t *testing.T) (*dbenv.Server, string, tables) {
 			s, db := started(t, dbenv.PostgreSQL, "pgx", "postgres")
 			return s, s.DSN(database), &sqlTables{db, "decimal(20,2)", &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}}
-		}, all},
+		}, prepares},
 		{"MariaDB", `mysql: {dsn: "${ADDRESS}", table: %s`, false, func(t *testing.T) (*dbenv.Server, string, tables) {
 			s, db := started(t, dbenv.MariaDB, "mysql", "")
 			return s, s.DSN(database), &sqlTables{db, "decimal(20,2)", &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true}}
-		}, all},
+		}, prepares},
 		{"SQLite", `sqlite: {file: "${ADDRESS}", table: %s`, false, func(t *testing.T) (*dbenv.Server, string, tables) {
 			file := filepath.Join(t.TempDir(), "bills.db")
 			u := url.URL{Scheme: "file", Opaque: url.PathEscape(file), RawQuery: "_pragma=busy_timeout(5000)&_pragma=journal_mode(WAL)"}
@@ -250,12 +259,15 @@ func newBillsWorld(ctx context.Context, t *testing.T, x target, program string) 
 	if len(x.classes) > 1 {
 		others = otherClasses
 	}
+	if slices.Contains(x.classes, "two_phase") {
+		others += preparedClass
+	}
 	keyed := "primary_key: [account],"
 	if x.appends {
 		keyed = ""
 	}
 	pairs := []string{"BROKERS", strings.Join(k.Addresses(), `", "`), "KEYED", keyed}
-	for _, table := range []string{"ledger", "idempotent", "plain", "account_totals"} {
+	for _, table := range []string{"ledger", "idempotent", "plain", "two_phase", "account_totals"} {
 		pairs = append(pairs, "TARGET "+table, fmt.Sprintf(x.step, table))
 	}
 	text := strings.NewReplacer(pairs...).Replace(strings.Replace(billsFile, "OTHERS", others, 1))
@@ -446,7 +458,7 @@ func (w *billsWorld) compare() {
 		report += fmt.Sprintf("| %s | %d |\n", table, wrong[table])
 	}
 	w.Logf("%s| ledger with a key (totals) | %d |\n| partial batches seen | %d |\n| rows beyond the group's offset | %d |", report, wrong["totals"], partial, w.behind)
-	if wrong["ledger"]+wrong["totals"]+wrong["idempotent"]+partial != 0 {
+	if wrong["ledger"]+wrong["totals"]+wrong["idempotent"]+wrong["two_phase"]+partial != 0 {
 		w.Error("a promise is broken")
 	}
 	if w.kills > 0 && w.behind == 0 {

@@ -46,6 +46,7 @@ func (s *sqlTables) create(ctx context.Context) error {
 	for _, statement := range []string{
 		"CREATE TABLE ledger (bill_id varchar(40) NOT NULL, " + bill + ")",
 		"CREATE TABLE idempotent (bill_id varchar(40) PRIMARY KEY, " + bill + ", streamd_version bigint)",
+		"CREATE TABLE two_phase (bill_id varchar(40) PRIMARY KEY, " + bill + ")",
 		"CREATE TABLE plain (bill_id varchar(40) NOT NULL, " + bill + ")",
 		"CREATE TABLE account_totals (account varchar(40) PRIMARY KEY, total " + s.money + " NOT NULL, bills bigint NOT NULL)",
 	} {

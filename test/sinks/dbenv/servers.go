@@ -16,7 +16,10 @@ import (
 )
 
 // PostgreSQL prepares a server with the database "streamd" and the superuser "streamd"; Start it.
-func PostgreSQL(ctx context.Context) (*Server, error) {
+func PostgreSQL(ctx context.Context) (*Server, error) { return PostgreSQLWith(ctx) }
+
+// PostgreSQLWith is PostgreSQL with settings of its own, each NAME=VALUE.
+func PostgreSQLWith(ctx context.Context, settings ...string) (*Server, error) {
 	initdb, err := find("initdb", "postgresql", "/usr/lib/postgresql/*/bin/initdb")
 	if err != nil {
 		return nil, err
@@ -51,8 +54,14 @@ func PostgreSQL(ctx context.Context) (*Server, error) {
 	s.command = func() *exec.Cmd {
 		// Without fsync: a kill -9 of the server loses nothing that was written, and the start after it need
 		// not sync each of a thousand files.
-		return as(exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), "-D", data, "-p", strconv.Itoa(port), "-k", dir,
-			"-c", "listen_addresses=127.0.0.1", "-c", "max_prepared_transactions=20", "-c", "max_connections=100", "-c", "fsync=off"))
+		args := []string{
+			"-D", data, "-p", strconv.Itoa(port), "-k", dir,
+			"-c", "listen_addresses=127.0.0.1", "-c", "max_prepared_transactions=20", "-c", "max_connections=100", "-c", "fsync=off",
+		}
+		for _, s := range settings {
+			args = append(args, "-c", s)
+		}
+		return as(exec.Command(filepath.Join(filepath.Dir(initdb), "postgres"), args...))
 	}
 	s.ready = func(ctx context.Context) error { return ping(ctx, "pgx", s.DSN("postgres")) }
 	return s, nil
