@@ -150,3 +150,39 @@ func TestExplainNamesTheReceiver(t *testing.T) {
 		}
 	}
 }
+
+// Class two_phase must be chosen, and is there where a target prepares transactions; explain names what it stands on.
+func TestTwoPhaseClass(t *testing.T) {
+	for target, want := range map[string]string{ // what explain must say, or the error
+		`postgres: {dsn: "postgres://h/d", table: t, class: two_phase, columns: {id: value.id}}`:              "must not lose what it has prepared",
+		`mysql: {dsn: "u@tcp(h:3306)/d", table: t, class: two_phase, columns: {id: value.id}}`:                "must not lose what it has prepared",
+		`sqlite: {file: /f, table: t, class: two_phase, columns: {id: value.id}}`:                             "error: two_phase",
+		`postgres: {dsn: "postgres://h/d", table: t, class: two_phase, progress: p, columns: {id: value.id}}`: "error: progress has a meaning with class: ledger only",
+		`postgres: {dsn: "postgres://h/d", table: t, columns: {id: value.id}}`:                                "",
+	} {
+		head, _, _ := strings.Cut(sinkFile, "  - name: out")
+		p, err := Load([]byte(head+"  - {name: unique, dedup: {id: value.id, retention: 1d, scope: partition}}\n  - name: out\n    to:\n      "+target+"\n"), Options{})
+		if says, refused := strings.CutPrefix(want, "error: "); refused {
+			if err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("%s: %v, want %q", target, err, says)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		topo, err := p.Topology()
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := topo.Explain()
+		if text := fmt.Sprint(e.Bounds); want != "" && !strings.Contains(text, want) || want == "" && strings.Contains(text, "prepared") {
+			t.Errorf("%s:\n%s", target, text)
+		}
+		for _, o := range e.Outputs {
+			if class := map[bool]string{true: "two_phase", false: "ledger"}[want != ""]; o.Level != "exactly_once" || o.Class != class {
+				t.Errorf("%s: %s, class %s, want exactly_once by %s", target, o.Level, o.Class, class)
+			}
+		}
+	}
+}

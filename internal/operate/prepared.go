@@ -41,7 +41,7 @@ func (d *doctor) prepared(ctx context.Context, check string, s *topology.Subtopo
 			continue
 		}
 		if decided == nil {
-			if decided, err = d.decided(ctx, d.topo.SourceTopic(s.Sources[0])); err != nil {
+			if decided, err = d.decided(ctx); err != nil {
 				d.note(check, Warning, "", "what the group has decided could not be read: %v", err)
 				return
 			}
@@ -56,8 +56,8 @@ func (d *doctor) prepared(ctx context.Context, check string, s *topology.Subtopo
 	}
 }
 
-// decided are the transactions that the group's offsets of a topic name.
-func (d *doctor) decided(ctx context.Context, topic string) (map[sink.TransactionID]bool, error) {
+// decided are the transactions that the group's offsets name.
+func (d *doctor) decided(ctx context.Context) (map[sink.TransactionID]bool, error) {
 	req := kmsg.NewPtrOffsetFetchRequest()
 	req.Group = d.p.Name
 	g := kmsg.NewOffsetFetchRequestGroup()
@@ -74,7 +74,7 @@ func (d *doctor) decided(ctx context.Context, topic string) (map[sink.Transactio
 		}
 		for _, t := range g.Topics {
 			for _, p := range t.Partitions {
-				if last, ok := sink.ParseDecision(record.Offset(p.Offset), deref(p.Metadata)); ok && t.Topic == topic && last.ID != "" {
+				if last, ok := sink.ParseDecision(record.Offset(p.Offset), deref(p.Metadata)); ok && last.ID != "" {
 					all[last.ID] = true
 				}
 			}

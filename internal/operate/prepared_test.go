@@ -1,0 +1,91 @@
+package operate
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/streamd/streamd/internal/embedded"
+	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/serde"
+	"github.com/streamd/streamd/sink"
+	"github.com/streamd/streamd/topology"
+)
+
+// holding is a target that has prepared something.
+type holding struct {
+	sink.Decided
+	pending []sink.TransactionID
+}
+
+func (h *holding) Class() sink.Class { return sink.TwoPhase }
+
+func (h *holding) Pending(context.Context) ([]sink.TransactionID, error) { return h.pending, nil }
+
+// TestDoctorNamesWhatStaysPrepared: with its age, whether it counts, and what to do; what is of now is a batch under way, and what is of others is theirs.
+func TestDoctorNamesWhatStaysPrepared(t *testing.T) {
+	b, err := embedded.Start(embedded.Config{Topics: []embedded.Topic{{Name: "in", Partitions: 1}, {Name: "app-table-sink", Partitions: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	part := sink.Partition{Sink: "app/table", TopicPartition: record.TopicPartition{Topic: "app-table-sink"}, TopicID: "x"}
+	other := part
+	other.Sink = "other/table"
+	old := time.Now().Add(-time.Hour)
+	counts, leftover, foreign := sink.NewTransactionID(part, 7, old), sink.NewTransactionID(part, 9, old), sink.NewTransactionID(other, 7, old)
+	target := &holding{pending: []sink.TransactionID{counts, leftover, foreign, sink.NewTransactionID(part, 7, time.Now())}}
+	build := topology.New("app")
+	topology.Into(topology.From(build, "in", serde.String(), serde.String()), "table", serde.String(), serde.String(), target, func(record.Record[string, string]) (sink.Row, error) { return sink.Row{}, nil })
+	topo, err := build.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Address()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	metadata := sink.Decision{Next: 7, ID: counts}.Metadata()
+	commit := kmsg.NewPtrOffsetCommitRequest()
+	commit.Group = "app"
+	at := kmsg.NewOffsetCommitRequestTopicPartition()
+	at.Offset, at.Metadata = 7, &metadata
+	of := kmsg.NewOffsetCommitRequestTopic()
+	of.Topic, of.Partitions = "app-table-sink", append(of.Partitions, at)
+	ask := kmsg.NewPtrMetadataRequest()
+	topic := kmsg.NewMetadataRequestTopic()
+	topic.Topic = &of.Topic
+	ask.Topics = append(ask.Topics, topic)
+	there, err := ask.RequestWith(t.Context(), cl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of.TopicID = there.Topics[0].TopicID
+	commit.Topics = append(commit.Topics, of)
+	if resp, err := commit.RequestWith(t.Context(), cl); err != nil || resp.Topics[0].Partitions[0].ErrorCode != 0 {
+		t.Fatal(resp, err)
+	}
+	d := &doctor{client: &client{kgo: cl}, p: &pipeline.Pipeline{Name: "app"}, topo: topo, out: &Examination{}}
+	for _, s := range topo.Subtopologies() {
+		if s.External != nil {
+			d.prepared(t.Context(), "sink table", s)
+		}
+	}
+	if len(d.out.Findings) != 3 {
+		t.Fatalf("%+v", d.out.Findings)
+	}
+	for id, want := range map[sink.TransactionID]string{counts: "says that it counts", leftover: "nothing says that it counts", foreign: "by another pipeline"} {
+		if !slices.ContainsFunc(d.out.Findings, func(f Finding) bool {
+			return f.Severity == Warning && f.Remedy != "" && strings.Contains(f.Message, string(id)) && strings.Contains(f.Message, want) && strings.Contains(f.Message, "1h0m0s")
+		}) {
+			t.Errorf("%s: nothing that says %q in %+v", id, want, d.out.Findings)
+		}
+	}
+}
