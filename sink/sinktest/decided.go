@@ -5,20 +5,15 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/sink"
 )
 
 // decided is where the decisions of a partition stand, as the consumer group does in truth: one offset with its metadata, and one owner who may set it.
 type decided struct {
-	mu       sync.Mutex // guards all below
-	owners   int        // the last one is the owner
-	last     sink.Decision
-	byHand   bool // the offset is no decision
-	made     int
-	overruns int // decisions over one that was not carried out; see carried
-	// carried says whether the transaction of a decision is gone from the target; nil: not asked.
-	carried func(sink.TransactionID) bool
+	mu     sync.Mutex // guards all below
+	owners int        // the last one is the owner
+	last   sink.Decision
+	byHand bool // the offset is no decision
 }
 
 func (s *suite) decisions(p sink.Partition) *decided {
@@ -34,13 +29,6 @@ func (d *decided) owner() *owner {
 	defer d.mu.Unlock()
 	d.owners++
 	return &owner{d: d, number: d.owners}
-}
-
-// next is the offset that is committed.
-func (d *decided) next() record.Offset {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.last.Next
 }
 
 // owner is sink.Decisions of one claim.
@@ -79,11 +67,7 @@ func (o *owner) Decide(_ context.Context, x sink.Decision) error {
 		o.d.mu.Unlock()
 		return &sink.UndecidedError{Err: sink.ErrFenced}
 	}
-	if last := o.d.last.ID; last != "" && x.ID != last && o.d.carried != nil && !o.d.carried(last) {
-		o.d.overruns++
-	}
 	o.d.last, o.d.byHand = x, false
-	o.d.made++
 	o.d.mu.Unlock()
 	if o.after != nil && !claim {
 		return o.after()
