@@ -7,7 +7,7 @@ SHELL := /bin/bash
 
 GO ?= go
 # The build tags of tests that need more than Go (a real Kafka, the model checker) or much time.
-TAGS := kafka,kills,models,page,planted,prometheus,sinks,systemd
+TAGS := container,kafka,kills,models,packages,page,planted,prometheus,sinks,systemd
 ALL := ./...
 
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/streamd
@@ -42,11 +42,18 @@ dist: ## static binaries for PLATFORMS, man pages, completions and checksums, in
 	  $(GO) run ./test/cmd/man $(DIST)/streamd-$$($(GO) env GOHOSTOS)-$$($(GO) env GOHOSTARCH) $(DIST); fi
 
 .PHONY: packages
-packages: ## deb and rpm of build/dist, with nfpm on the PATH; VERSION=0.1.0
-	command -v nfpm > /dev/null || { echo "nfpm is not installed: github.com/goreleaser/nfpm"; exit 1; }
+packages: export SOURCE_DATE_EPOCH ?= $(or $(shell git log -1 --format=%ct 2> /dev/null),0) # of all files: that of the source
+packages: go-tools ## deb and rpm of build/dist, the same bytes for the same source; VERSION=v0.1.0
 	ls $(DIST)/streamd-linux-* > /dev/null 2>&1 || { echo "nothing for linux is in $(DIST): make dist"; exit 1; }
+	[ -n "$(VERSION)" ] || { echo "a package needs a version: make packages VERSION=v0.1.0"; exit 1; }
 	for arch in $$(cd $(DIST) && ls streamd-linux-* | sed s/streamd-linux-//); do for kind in deb rpm; do \
-	  ARCH=$$arch VERSION="$(VERSION)" nfpm package -f deploy/package/nfpm.yaml -p $$kind -t $(DIST)/; done; done
+	  ARCH=$$arch VERSION="$(VERSION)" DIST=$(DIST) $(GO_TOOLS)/nfpm package -f deploy/package/nfpm.yaml -p $$kind -t $(DIST)/; done; done
+
+# Programs that packages and their tests need, in a module of their own: who imports streamd gets none of it.
+GO_TOOLS := build/tools
+.PHONY: go-tools
+go-tools: ## nfpm, and readers of Dockerfile and compose files, as build/tools; test/tools/go.mod pins the versions
+	$(GO) build -C test/tools -o $(CURDIR)/$(GO_TOOLS)/ tool ./compose ./dockerfile
 
 .PHONY: test
 test: tools kafka lint unit ## everything, installing what is missing (about half an hour on 2 cores)
@@ -54,9 +61,9 @@ test: tools kafka lint unit ## everything, installing what is missing (about hal
 	$(MAKE) beside
 
 # Most of the time goes by while something that was killed comes back: these lanes run beside each other, and what needs the CPU
-# and no clock in what they leave of it. All stages run, also if one is red.
+# and no clock in what they leave of it. All stages run, also if one is red. Containers and packages: as root, where namespaces may be made.
 KAFKAS := kafka-test crash kills
-OTHERS := sinks-test page-test
+OTHERS := sinks-test page-test $(shell if [ "$$(id -u)" = 0 ] && unshare --mount --pid --fork true 2> /dev/null; then echo packages-test container-test; fi)
 PURE := models sim synctest planted-core
 
 .PHONY: beside
@@ -143,6 +150,14 @@ page-test: ## the page in a real Chromium: axe-core, keyboard, no JavaScript, na
 systemd-test: tools kafka ## the unit of deploy/systemd under a systemd in namespaces of its own: as root, no part of `make test`
 	$(GO) test -tags systemd -timeout 10m -count=1 ./test/systemd
 
+.PHONY: packages-test
+packages-test: go-tools ## deb and rpm, made twice and installed, upgraded and removed on a copy of this machine's files: as root
+	$(GO) test -tags packages -timeout 15m -count=1 ./test/packages
+
+.PHONY: container-test
+container-test: go-tools ## the image of deploy/docker in crun, as compose starts it, on real Apache Kafka: as root
+	$(GO) test -tags container -timeout 15m -count=1 ./test/container
+
 .PHONY: soak
 soak: tools kafka ## every layer with its nightly counts, into docs/evidence.md (an hour); LAYERS=L1,L3: some
 	$(GO) run ./test/cmd/evidence $(if $(LAYERS),--only $(LAYERS))
@@ -169,7 +184,7 @@ command -v $(1) > /dev/null || missing="$$missing $(2)"
 endef
 
 .PHONY: tools
-tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus, databases, Chromium (Debian, Ubuntu)
+tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus, databases, Chromium, crun, rpm (Debian, Ubuntu)
 	@missing=""; \
 	$(call need,gcc,gcc libc6-dev); $(call need,spin,spin); \
 	$(call need,java,default-jre-headless); $(call need,mvn,maven); \
@@ -177,6 +192,7 @@ tools: ## install what the tests need and is missing: a C compiler, spin, Java, 
 	ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || $(call need,initdb,postgresql); \
 	$(call need,mariadbd,mariadb-server); $(call need,redis-server,redis-server); \
 	$(call need,chromium,chromium fonts-dejavu-core); \
+	$(call need,crun,crun); $(call need,rpm,rpm); $(call need,man,man-db); \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	command -v apt-get > /dev/null || { echo "install these, there is no apt-get here:$$missing"; exit 1; }; \
 	sudo=""; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
