@@ -215,20 +215,22 @@ func TestComposeMountsWhatIsThere(t *testing.T) {
 	}
 }
 
-// What the package installs is in the repository, or is made by `make dist`.
+// What the package installs is in the repository, or is made by `make dist`, and has a mode.
 func TestPackageContents(t *testing.T) {
 	nfpm := documents(t, "nfpm", read(t, "deploy/package/nfpm.yaml"))[0]
 	var sources []string
 	for _, c := range at(t, nfpm, "contents").([]any) {
-		if src, ok := c.(map[string]any)["src"].(string); ok {
+		c := c.(map[string]any)
+		if src, ok := c["src"].(string); ok {
 			sources = append(sources, src)
 		}
+		at(t, c, "file_info", "mode") // else it is the mode of whoever builds
 	}
 	for _, s := range at(t, nfpm, "scripts").(map[string]any) {
 		sources = append(sources, s.(string))
 	}
 	for _, src := range sources {
-		if strings.HasPrefix(src, "build/dist/") {
+		if strings.HasPrefix(src, "${DIST}/") {
 			continue
 		}
 		if _, err := os.Stat(filepath.Join(repository, src)); err != nil {
