@@ -26,7 +26,6 @@ const (
 	defaultMemTableBytes = 8 << 20
 	minMemTableBytes     = 8 << 20
 
-
 	// txnShare is how much of Badger's limit for one transaction is used, in percent. The rest
 	// covers what Badger adds to it.
 	txnShare = 90
