@@ -61,9 +61,9 @@ test: tools kafka lint unit ## everything, installing what is missing (about hal
 	$(MAKE) beside
 
 # Most of the time goes by while something that was killed comes back: these lanes run beside each other, and what needs the CPU
-# and no clock in what they leave of it. All stages run, also if one is red. Containers and packages: as root, where namespaces may be made.
+# and no clock in what they leave of it. All stages run, also if one is red.
 KAFKAS := kafka-test crash kills
-OTHERS := sinks-test page-test $(shell if [ "$$(id -u)" = 0 ] && unshare --mount --pid --fork true 2> /dev/null; then echo packages-test container-test; fi)
+OTHERS := sinks-test page-test
 PURE := models sim synctest planted-core
 
 .PHONY: beside
@@ -151,11 +151,13 @@ systemd-test: tools kafka ## the unit of deploy/systemd under a systemd in names
 	$(GO) test -tags systemd -timeout 10m -count=1 ./test/systemd
 
 .PHONY: packages-test
-packages-test: go-tools ## deb and rpm, made twice and installed, upgraded and removed on a copy of this machine's files: as root
+packages-test: go-tools ## deb and rpm, made twice and installed, upgraded and removed on a copy of this machine's files: as root, no part of `make test`
+	$(MAKE) tools DEPLOY=1
 	$(GO) test -tags packages -timeout 15m -count=1 ./test/packages
 
 .PHONY: container-test
-container-test: go-tools ## the image of deploy/docker in crun, as compose starts it, on real Apache Kafka: as root
+container-test: go-tools kafka ## the image of deploy/docker in crun, as compose starts it, on real Apache Kafka: as root, no part of `make test`
+	$(MAKE) tools DEPLOY=1
 	$(GO) test -tags container -timeout 15m -count=1 ./test/container
 
 .PHONY: soak
@@ -184,7 +186,7 @@ command -v $(1) > /dev/null || missing="$$missing $(2)"
 endef
 
 .PHONY: tools
-tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus, databases, Chromium, crun, rpm (Debian, Ubuntu)
+tools: ## install what the tests need and is missing: a C compiler, spin, Java, Maven, Prometheus, databases, Chromium (Debian, Ubuntu); DEPLOY=1: crun, rpm and man, too
 	@missing=""; \
 	$(call need,gcc,gcc libc6-dev); $(call need,spin,spin); \
 	$(call need,java,default-jre-headless); $(call need,mvn,maven); \
@@ -192,7 +194,7 @@ tools: ## install what the tests need and is missing: a C compiler, spin, Java, 
 	ls /usr/lib/postgresql/*/bin/initdb > /dev/null 2>&1 || $(call need,initdb,postgresql); \
 	$(call need,mariadbd,mariadb-server); $(call need,redis-server,redis-server); \
 	$(call need,chromium,chromium fonts-dejavu-core); \
-	$(call need,crun,crun); $(call need,rpm,rpm); $(call need,man,man-db); \
+	if [ -n "$(DEPLOY)" ]; then $(call need,crun,crun); $(call need,rpm,rpm); $(call need,man,man-db); fi; \
 	if [ -z "$$missing" ]; then exit 0; fi; \
 	command -v apt-get > /dev/null || { echo "install these, there is no apt-get here:$$missing"; exit 1; }; \
 	sudo=""; if [ "$$(id -u)" != 0 ]; then sudo="sudo -n"; fi; \
