@@ -185,16 +185,22 @@ func (l *Log) open() error {
 	return l.start(session{}, inspection{empty: true})
 }
 
-// Check says whether a directory is one of the application on the cluster, without opening or changing it: [ErrOtherApp],
-// [ErrOtherCluster], [ErrNewerFormat]. Nothing is wrong with one that is not there; one whose content is in doubt is [Open]'s to deal with.
-func Check(dir, app, cluster string) error {
+// Check says whether a directory is one of the application on the cluster that opens with one of the keys (nil: in the clear), without opening or
+// changing it: [ErrOtherApp], [ErrOtherCluster], [ErrNewerFormat], [ErrKey]. Nothing is wrong with one that is not there; one whose content is in
+// doubt is [Open]'s to deal with.
+func Check(dir, app, cluster string, key, old Key) error {
 	var st state
 	if known, err := readJSON(dir, stateName, &st); !known || errors.Is(err, errBadFile) {
 		return nil
 	} else if err != nil {
 		return err
 	}
-	return st.refuse(dir, app, cluster)
+	if err := st.refuse(dir, app, cluster); err != nil {
+		return err
+	}
+	l := &Log{o: Options{Dir: dir, Key: key, OldKey: old}, state: st}
+	_, _, err := l.findKey(true)
+	return err
 }
 
 // refuse finds out whether the directory is ours.

@@ -145,7 +145,16 @@ func (d *doctor) schemas(ctx context.Context) {
 
 // state looks whether the state directory may be used with this cluster.
 func (d *doctor) state(dir string) {
-	if err := txlog.Check(dir, d.p.Name, d.clusterID); err != nil {
+	key, old, err := daemon.StateKeys(d.p)
+	if err != nil {
+		d.note("state", Failure, "correct state.key_file, or the file's owner and mode", "%v", err)
+		return
+	}
+	switch err := txlog.Check(dir, d.p.Name, d.clusterID, key, old); {
+	case err == nil:
+	case errors.Is(err, txlog.ErrKey): // it says what to do
+		d.note("state", Failure, "", "%s", strings.TrimPrefix(err.Error(), "txlog: "))
+	default:
 		d.note("state", Failure, fmt.Sprintf("use another --data-dir, or remove %s if what it was filled from is gone for good", dir), "%s", strings.TrimPrefix(err.Error(), "txlog: "))
 	}
 }
