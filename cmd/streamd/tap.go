@@ -33,7 +33,8 @@ func (c *cli) tapCommand() *cobra.Command {
 		Use:   "tap STEP",
 		Short: "Watch records as they pass a step of a running process",
 		Long: `Show records that reach a step, as they are processed: where each stood, what became of it at the step, its key and its value. It shows payloads,
-so it goes over the admin socket only, which belongs to the user of the process.
+so it goes over the admin socket only, which belongs to the user of the process. One process shows what its own tasks see: if there are several,
+ask each.
 
   streamd tap unique
   streamd tap unique --duplicates -n 2

@@ -98,6 +98,10 @@ func Load(files []string, c LoadConfig) ([]*pipeline.Pipeline, error) {
 	for _, f := range files {
 		p, err := pipeline.LoadFile(f, o)
 		if err != nil {
+			var open *fs.PathError
+			if errors.As(err, &open) && open.Path == f {
+				err = fmt.Errorf("%s: %w", f, open.Err) // as validate says it
+			}
 			errs = append(errs, err)
 			continue
 		}
