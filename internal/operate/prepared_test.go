@@ -83,7 +83,7 @@ func TestDoctorNamesWhatStaysPrepared(t *testing.T) {
 	}
 	for id, want := range map[sink.TransactionID]string{counts: "says that it counts", leftover: "nothing says that it counts", foreign: "by another pipeline"} {
 		if !slices.ContainsFunc(d.out.Findings, func(f Finding) bool {
-			return f.Severity == Warning && f.Remedy != "" && strings.Contains(f.Message, string(id)) && strings.Contains(f.Message, want) && strings.Contains(f.Message, "1h0m0s")
+			return f.Severity == Warning && f.Remedy != "" && strings.Contains(f.Message, string(id)) && strings.Contains(f.Message, want) && strings.Contains(f.Message, "for 1h0m")
 		}) {
 			t.Errorf("%s: nothing that says %q in %+v", id, want, d.out.Findings)
 		}
