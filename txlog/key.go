@@ -83,6 +83,8 @@ const (
 	registryName        = badger.KeyRegistryFileName
 	registryText        = "Hello Badger"
 	registryHeaderBytes = aes.BlockSize + len(registryText)
+	// maxRegistryBytes has room for the data keys of 300 years.
+	maxRegistryBytes = 1 << 20
 )
 
 // opens says whether the registry is under the key, or in the clear if there is none.
@@ -119,9 +121,19 @@ func (l *Log) otherKey() error {
 // findKey finds out under which of the keys the store is. It refuses with [ErrKey]; damaged is the
 // reason to set the store aside: its registry is, which the fingerprint tells from a wrong key.
 func (l *Log) findKey(known bool) (found Key, damaged, err error) {
-	registry, err := os.ReadFile(filepath.Join(l.o.Dir, storeName, registryName))
+	if known {
+		switch is := l.state.Key; {
+		case is == "" && len(l.o.Key) == 0:
+			return nil, nil, nil // not even looked at
+		case is == "":
+			return nil, nil, l.keyForNone()
+		case len(l.o.Key) == 0:
+			return nil, nil, l.noKey()
+		}
+	}
+	registry, err := readRegistry(filepath.Join(l.o.Dir, storeName))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, fmt.Errorf("txlog: %w", err)
+		return nil, nil, err
 	}
 	lost := err != nil
 	if !known {
@@ -134,14 +146,6 @@ func (l *Log) findKey(known bool) (found Key, damaged, err error) {
 			return nil, nil, l.noKey()
 		}
 		return l.o.Key, nil, nil
-	}
-	switch is := l.state.Key; {
-	case is == "" && len(l.o.Key) == 0:
-		return nil, nil, nil
-	case is == "":
-		return nil, nil, l.keyForNone()
-	case len(l.o.Key) == 0:
-		return nil, nil, l.noKey()
 	}
 	fits := false
 	for _, k := range []Key{l.o.Key, l.o.OldKey} {
@@ -185,12 +189,12 @@ func openRegistry(store string, key Key) (*badger.KeyRegistry, error) {
 	if len(key) == 0 {
 		return nil, nil
 	}
-	b, err := os.ReadFile(filepath.Join(store, registryName))
+	b, err := readRegistry(store)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("txlog: %w", err)
+		return nil, err
 	}
 	if !key.opens(b) {
 		return nil, fmt.Errorf("%w: %s does not open with the key", ErrDamaged, registryName)
@@ -208,10 +212,27 @@ func openRegistry(store string, key Key) (*badger.KeyRegistry, error) {
 	return r, nil
 }
 
+// readRegistry reads the registry; of one that is too large as much as shows that.
+func readRegistry(store string) ([]byte, error) {
+	f, err := os.Open(filepath.Join(store, registryName))
+	if err != nil {
+		return nil, fmt.Errorf("txlog: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxRegistryBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("txlog: %w", err)
+	}
+	return b, nil
+}
+
 // checkRegistry checks that the data keys behind the header are whole.
 func checkRegistry(b []byte) error {
 	if len(b) < registryHeaderBytes {
 		return errors.New("too short")
+	}
+	if len(b) > maxRegistryBytes {
+		return fmt.Errorf("more than %d bytes", maxRegistryBytes)
 	}
 	for b = b[registryHeaderBytes:]; len(b) > 0; {
 		if len(b) < 8 {
