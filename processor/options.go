@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -140,7 +141,9 @@ func WithStateDir(dir string) Option { return optionFunc(func(c *config) { c.sta
 // WithStateKey encrypts what the state directory holds of records, with AES: 16, 24 or 32 bytes, nil for not at all, the
 // default. A directory is under one key from its first start on, and another one is refused (txlog.ErrKey); one that is still under
 // old, which may be nil, is brought under key. A key that is lost costs a full restore from the changelogs: remove the directory.
+// Both are copied.
 func WithStateKey(key, old []byte) Option {
+	key, old = bytes.Clone(key), bytes.Clone(old)
 	return optionFunc(func(c *config) { c.stateKey, c.oldKey = key, old })
 }
 

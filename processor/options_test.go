@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -21,5 +22,17 @@ func TestDeadLettersDoNotComeBack(t *testing.T) {
 		if (err != nil) != bad || bad && !strings.Contains(err.Error(), `"in" is read by source`) {
 			t.Errorf("dead letters to %q: %v", topic, err)
 		}
+	}
+}
+
+// TestKeysAreCopied: who wipes a key once it is given does not have the state encrypted under zeros.
+func TestKeysAreCopied(t *testing.T) {
+	key, old := bytes.Repeat([]byte("k"), 32), bytes.Repeat([]byte("o"), 32)
+	var c config
+	WithStateKey(key, old).apply(&c)
+	clear(key)
+	clear(old)
+	if c.stateKey[0] != 'k' || c.oldKey[0] != 'o' {
+		t.Error("the keys are the caller's")
 	}
 }
