@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/dgraph-io/badger/v4"
@@ -70,8 +72,11 @@ const cacheBytes = 64 << 20
 // fitting returns the key that opens Badger's registry of keys: behind an IV of 16 bytes it has a text that is known.
 func fitting(registry string, keys [][]byte) ([]byte, error) {
 	b, err := os.ReadFile(registry)
-	if err != nil {
-		return nil, fmt.Errorf("rawstore: %w: the registry of its keys: %w", ErrDamaged, err)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && !stored(filepath.Dir(registry)):
+		return nil, fmt.Errorf("rawstore: %w", err)
+	case err != nil: // not as fs.ErrNotExist: there is a store
+		return nil, fmt.Errorf("rawstore: %w: the registry of its keys: %v", ErrDamaged, err)
 	}
 	const text = "Hello Badger"
 	if len(b) < aes.BlockSize+len(text) {
@@ -89,6 +94,14 @@ func fitting(registry string, keys [][]byte) ([]byte, error) {
 		}
 	}
 	return nil, fmt.Errorf("rawstore: %w: %s", ErrKey, filepath.Dir(registry))
+}
+
+// stored says whether a Badger directory has tables or write-ahead logs.
+func stored(dir string) bool {
+	entries, _ := os.ReadDir(dir)
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return strings.HasSuffix(e.Name(), ".sst") || strings.HasSuffix(e.Name(), ".mem")
+	})
 }
 
 // open opens Badger, which panics on some kinds of damage.
