@@ -35,12 +35,12 @@ type LocalEntry struct {
 
 // openLocal opens the local store of a pipeline whose process has ended.
 func openLocal(p *pipeline.Pipeline, dir string) (*rawstore.Store, error) {
-	key, old, err := daemon.StateKeys(p)
-	if err != nil {
-		return nil, err
-	}
+	key, old, unread := daemon.StateKeys(p)
 	s, err := rawstore.Open(dir, key, old)
 	if errors.Is(err, rawstore.ErrKey) {
+		if unread != nil {
+			return nil, unread
+		}
 		return nil, fmt.Errorf("%s: state.key_file: %w: %w", p.File, daemon.ErrConfig, err)
 	}
 	if errors.Is(err, rawstore.ErrInUse) {

@@ -146,10 +146,7 @@ func (j *Job) local(ctx context.Context, app *proof.App, cluster string) (why st
 		return "", err
 	}
 	instance := ""
-	key, old, err := daemon.StateKeys(j.Pipeline)
-	if err != nil {
-		return "", err
-	}
+	key, old, unread := daemon.StateKeys(j.Pipeline)
 	app.Keys = [][]byte{key, old}
 	s, err := rawstore.Open(j.StateDir, app.Keys...)
 	switch {
@@ -158,6 +155,8 @@ func (j *Job) local(ctx context.Context, app *proof.App, cluster string) (why st
 		return "a process runs on " + j.StateDir + ": stop it to have its store compared", nil
 	case errors.Is(err, fs.ErrNotExist):
 		why = "there is no local store in " + j.StateDir
+	case errors.Is(err, rawstore.ErrKey) && unread != nil: // elsewhere than where the store is, nobody needs a key
+		return "", unread
 	case errors.Is(err, rawstore.ErrKey):
 		return "", fmt.Errorf("%s: state.key_file: %w: %w", j.Pipeline.File, daemon.ErrConfig, err)
 	case err != nil:
