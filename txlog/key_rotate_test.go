@@ -150,3 +150,82 @@ func TestCheckByAnotherUser(t *testing.T) {
 		}
 	}
 }
+
+// However far the first start with a key came, the next one goes on, with nothing set aside; and without the key it is refused.
+func TestFirstStartDies(t *testing.T) {
+	o := encrypted(testOptions(t.TempDir()))
+	l := openTest(t, o)
+	whole := t.TempDir()
+	must(t, copyDir(o.Dir, whole)) // killed: nothing was written yet, so that nothing moves
+	must(t, l.Close())
+	registry, err := os.ReadFile(filepath.Join(whole, storeName, registryName))
+	must(t, err)
+	logs := glob(t, whole, "*.mem")
+	if len(registry) <= registryHeaderBytes || len(logs) != 1 {
+		t.Fatalf("a registry of %d bytes, logs %q", len(registry), logs)
+	}
+	mem := filepath.Base(logs[0])
+	put := func(name string, b []byte) func(string) {
+		return func(dir string) { must(t, os.WriteFile(filepath.Join(dir, storeName, name), b, 0o600)) }
+	}
+	drop := func(names ...string) func(string) {
+		return func(dir string) {
+			for _, name := range names {
+				must(t, os.RemoveAll(filepath.Join(dir, name)))
+			}
+		}
+	}
+	inStore := func(names ...string) (out []string) {
+		for _, name := range names {
+			out = append(out, filepath.Join(storeName, name))
+		}
+		return out
+	}
+	without := []func(string){drop(markName), drop(inStore(mem, "000001.vlog", "DISCARD")...)}
+	opening := func(dir string) {
+		rewriteJSON(t, dir, sessionName, func(v map[string]any) { v["phase"], v["attempt"] = phaseOpening, 1 })
+	}
+	for _, c := range []struct {
+		name string
+		do   []func(string)
+	}{
+		{"open", nil},
+		{"opening", []func(string){opening}},
+		{"no mark", []func(string){opening, drop(markName)}},
+		{"log: no header", []func(string){opening, drop(markName), put(mem, make([]byte, 16<<20))}},
+		{"log: no length", []func(string){opening, drop(markName), put(mem, nil)}},
+		{"no log", append(without, opening)},
+		{"no data key", append(without, opening, put(registryName, registry[:registryHeaderBytes]))},
+		{"registry half written", append(without, opening, drop(inStore(registryName)...), put("REWRITE-KEYREGISTRY", registry[:9]))},
+		{"no registry", append(without, opening, drop(inStore(registryName)...))},
+		{"no MANIFEST", append(without, opening, drop(inStore(registryName, "MANIFEST")...))},
+		{"no store", []func(string){opening, drop(markName, storeName)}},
+		{"STATE only", []func(string){drop(markName, storeName, sessionName)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := o
+			o.Dir = filepath.Join(t.TempDir(), "copy")
+			must(t, copyDir(whole, o.Dir))
+			for _, do := range c.do {
+				do(o.Dir)
+			}
+			clear := o
+			clear.Key = nil
+			_, err := Open(clear)
+			wantErr(t, err, ErrKey)
+			l := openTest(t, o)
+			if reason, ok := l.SetAside(); ok {
+				t.Errorf("set aside: %s", reason)
+			}
+			must(t, crashWork(l, 3, func(uint64) {}))
+			must(t, l.Close())
+			l = openTest(t, o)
+			if reason, ok := l.SetAside(); ok {
+				t.Errorf("set aside: %s", reason)
+			}
+			if at, err := verifyCrash(l); err != nil || at != 3 {
+				t.Errorf("position %d, %v", at, err)
+			}
+		})
+	}
+}
