@@ -34,6 +34,9 @@ const (
 	// decrypted for each read.
 	minIndexCacheBytes = 64 << 20
 	indexShare         = 16
+
+	// maxKeyFileBytes is how much of a file is read to find that it is no key.
+	maxKeyFileBytes = 64 << 10
 )
 
 // Key is what a store is encrypted under, AES-128, AES-192 or AES-256 by its length; empty: nothing is
@@ -48,7 +51,12 @@ func (k Key) MarshalText() ([]byte, error) { return []byte("***"), nil }
 
 // ReadKey reads a key from a file that holds its 16, 24 or 32 bytes and nothing else.
 func ReadKey(path string) (Key, error) {
-	b, err := os.ReadFile(path)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("txlog: key: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxKeyFileBytes)) // a device has no end
 	if err != nil {
 		return nil, fmt.Errorf("txlog: key: %w", err)
 	}

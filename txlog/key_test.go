@@ -279,6 +279,9 @@ func TestKeys(t *testing.T) {
 	if _, err := ReadKey(filepath.Join(dir, "none")); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "none") {
 		t.Errorf("a file that is not there: %v", err)
 	}
+	if _, err := ReadKey("/dev/zero"); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file without an end: %v", err)
+	}
 	o := testOptions(dir)
 	if o.OldKey = testKey; o.fill() == nil {
 		t.Error("an old key without a key is taken")
