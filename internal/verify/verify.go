@@ -327,7 +327,7 @@ func (j *Job) countInput(ctx context.Context, r *proof.Result, tasks *proof.Task
 			}
 			r.Compared++
 			if got := int64(t.Counters["consumed/records:"+topic]); got != n {
-				r.Differ(rawlog.At(in.Partition, in.Next), "task %s has counted %d records up to here, there are %d%s", t.Name, got, n, begun(n-got, in.Next))
+				r.Differ(rawlog.At(in.Partition, in.Next), "task %s has counted %d records up to here, there are %d%s", t.Name, got, n, begun(n-got))
 			}
 		}
 	}
@@ -335,11 +335,11 @@ func (j *Job) countInput(ctx context.Context, r *proof.Result, tasks *proof.Task
 }
 
 // begun is what explains that a task has counted fewer records than there are, if nothing is wrong.
-func begun(fewer, next int64) string {
+func begun(fewer int64) string {
 	if fewer <= 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (was it set to begin behind the first %d? then --range %d:%d)", fewer, fewer, next)
+	return fmt.Sprintf(" (if it was set to begin behind the first ones, as the %d that are missing would be: compare from that offset on, with --range)", fewer)
 }
 
 // counting counts the records of a topic, marks of event time left out.
