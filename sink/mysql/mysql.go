@@ -80,6 +80,7 @@ func dialect() *sqldb.Dialect {
 		Classify: classify,
 		Columns:  columns,
 		Unique:   unique,
+		Storage:  storage,
 		Fits:     fits,
 		Holders:  holders,
 		Arg:      arg,
@@ -160,6 +161,33 @@ func unique(ctx context.Context, db sqldb.Querier, table string, key []string) (
 		SELECT index_name, column_name, sub_part IS NOT NULL FROM information_schema.statistics
 		WHERE non_unique = 0 AND table_schema = COALESCE(?, DATABASE()) AND table_name = ?`, schema, name)
 	return sqldb.ScanUnique(rows, err, key)
+}
+
+// storage looks at the table's engine: MyISAM, Aria and others keep what was rolled back. A view has none, and is left to whoever made it.
+func storage(ctx context.Context, db sqldb.Querier, table string, prepares bool) error {
+	schema, name := split(table)
+	var engine string
+	var transactions, xa sql.NullString
+	err := db.QueryRowContext(ctx, `
+		SELECT e.engine, e.transactions, e.xa
+		FROM information_schema.tables t JOIN information_schema.engines e ON e.engine = t.engine
+		WHERE t.table_schema = COALESCE(?, DATABASE()) AND t.table_name = ?`, schema, name).Scan(&engine, &transactions, &xa)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err != nil:
+		return err
+	case transactions.String == "YES" && (!prepares || xa.String == "YES"):
+		return nil
+	}
+	what := "takes no transaction back: rows of a batch that failed would stay, and be written again"
+	if transactions.String == "YES" {
+		what = "prepares no transactions"
+	}
+	return &sink.SetupError{
+		Err:    fmt.Errorf("mysql: table %q is stored by %s, which %s", table, engine, what),
+		Remedy: "ALTER TABLE " + table + " ENGINE=InnoDB",
+	}
 }
 
 func fits(k sink.Kind, c sqldb.DBColumn) bool {

@@ -46,6 +46,9 @@ type Dialect struct {
 	Columns func(ctx context.Context, db Querier, table string) (map[string]DBColumn, error)
 	// Unique says whether the columns are those of a primary key or of a unique index.
 	Unique func(ctx context.Context, db Querier, table string, columns []string) (bool, error)
+	// Storage looks whether what the table is stored in takes a transaction back, for prepares also a prepared one: an error of kind
+	// *sink.SetupError if it does not. May be nil: all of the database's tables do.
+	Storage func(ctx context.Context, db Querier, table string, prepares bool) error
 	// Fits says whether a column of this type of the database can hold a kind.
 	Fits func(k sink.Kind, t DBColumn) bool
 	// Holders describes who holds locks on the progress table, for the message. May be nil.

@@ -176,12 +176,29 @@ func (t *Target) Check(ctx context.Context) error {
 			}
 		}
 	}
+	if err := t.storage(ctx, conn); err != nil {
+		return err
+	}
 	if t.cfg.Class == sink.Ledger {
 		if err := t.createProgress(ctx, conn); err != nil {
 			return err
 		}
 	}
 	return t.tryRights(ctx, conn)
+}
+
+// storage refuses a table that keeps the rows of a batch that was rolled back: with the classes that write a row once they would be there twice.
+func (t *Target) storage(ctx context.Context, conn *sql.Conn) error {
+	prepares := t.cfg.Class == sink.TwoPhase
+	if t.d.Storage == nil || !prepares && t.cfg.Class != sink.Ledger {
+		return nil
+	}
+	err := t.d.Storage(ctx, conn, t.cfg.Table.Name, prepares)
+	var setup *sink.SetupError
+	if err == nil || errors.As(err, &setup) {
+		return err
+	}
+	return t.setup("look at the table's storage", err)
 }
 
 // look asks for the table's columns.
