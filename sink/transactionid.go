@@ -70,6 +70,16 @@ func (id TransactionID) OfSink(sink string) bool {
 	return strings.HasPrefix(string(id), transactionSink(sink)+"-")
 }
 
+// Partition is the one whose batch it is; -1 if the ID is none.
+func (id TransactionID) Partition() record.Partition {
+	owner, _, _ := strings.Cut(string(id), ":")
+	n, err := strconv.ParseInt(owner[strings.LastIndexByte(owner, '-')+1:], 10, 32)
+	if err != nil {
+		return -1
+	}
+	return record.Partition(n)
+}
+
 // Time is when it was prepared, by the clock of whoever did.
 func (id TransactionID) Time() time.Time {
 	_, at, _ := id.batch()

@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -29,7 +30,7 @@ func (d *doctor) prepared(ctx context.Context, check string, s *topology.Subtopo
 		d.note(check, Warning, "", "what is prepared in its target could not be listed: %v", err)
 		return
 	}
-	var decided map[sink.TransactionID]bool
+	var decided *decisions
 	for _, id := range pending {
 		age := time.Since(id.Time()).Round(time.Second)
 		if age < preparedAge {
@@ -41,12 +42,17 @@ func (d *doctor) prepared(ctx context.Context, check string, s *topology.Subtopo
 			continue
 		}
 		if decided == nil {
-			if decided, err = d.decided(ctx); err != nil {
-				d.note(check, Warning, "", "what the group has decided could not be read: %v", err)
+			if decided, err = d.decided(ctx, d.topo.SourceTopic(s.Sources[0])); err != nil {
+				d.note(check, Warning, "end nothing by hand before it can be read", "whether transaction %s in its target counts, prepared for %v, could not be read: %v", id, age, err)
 				return
 			}
 		}
-		if decided[id] {
+		if !decided.made[id.Partition()] {
+			d.note(check, Warning, "look into the sink's topic for the rows of each (its name has the offset after the last one), and end it by hand. "+byHand,
+				"transaction %s in its target has been prepared for %v, and the group's offset does not say whether it counts: it was set by hand, or lost", id, age)
+			continue
+		}
+		if decided.counts[id] {
 			d.note(check, Warning, "start the pipeline: it commits it. By hand: COMMIT it, never the other way. "+byHand,
 				"transaction %s in its target has been prepared for %v, and the group's offset says that it counts: its rows are not to be seen yet", id, age)
 			continue
@@ -56,31 +62,50 @@ func (d *doctor) prepared(ctx context.Context, check string, s *topology.Subtopo
 	}
 }
 
-// decided are the transactions that the group's offsets name.
-func (d *doctor) decided(ctx context.Context) (map[sink.TransactionID]bool, error) {
+// decisions are what the group's offsets say of a sink's topic.
+type decisions struct {
+	counts map[sink.TransactionID]bool // those that are named
+	// made are the partitions with a decision. There is one, which names nothing, before anything is prepared.
+	made map[record.Partition]bool
+}
+
+// decided reads the offsets of a topic, when no transaction with them is open any more: what is prepared may be what that one decides.
+func (d *doctor) decided(ctx context.Context, topic string) (*decisions, error) {
+	there, err := d.describe(ctx, []string{topic})
+	if err != nil {
+		return nil, err
+	}
 	req := kmsg.NewPtrOffsetFetchRequest()
-	req.Group = d.p.Name
+	req.Group, req.RequireStable = d.p.Name, true
+	t := kmsg.NewOffsetFetchRequestGroupTopic()
+	t.Topic, t.TopicID = topic, there[topic].id
+	for n := range there[topic].partitions {
+		t.Partitions = append(t.Partitions, n)
+	}
 	g := kmsg.NewOffsetFetchRequestGroup()
-	g.Group = d.p.Name
+	g.Group, g.Topics = d.p.Name, append(g.Topics, t)
 	req.Groups = append(req.Groups, g)
 	resp, err := req.RequestWith(ctx, d.kgo)
 	if err != nil {
 		return nil, failed("the group's offsets", err)
 	}
-	all := map[sink.TransactionID]bool{}
+	x := &decisions{counts: map[sink.TransactionID]bool{}, made: map[record.Partition]bool{}}
 	for _, g := range resp.Groups {
 		if err := failedCode("the group's offsets", g.ErrorCode); err != nil {
 			return nil, err
 		}
 		for _, t := range g.Topics {
 			for _, p := range t.Partitions {
-				if last, ok := sink.ParseDecision(record.Offset(p.Offset), deref(p.Metadata)); ok && last.ID != "" {
-					all[last.ID] = true
+				if err := failedCode(fmt.Sprintf("the group's offset of %s/%d", topic, p.Partition), p.ErrorCode); err != nil {
+					return nil, err
+				}
+				if last, ok := sink.ParseDecision(record.Offset(p.Offset), deref(p.Metadata)); ok {
+					x.counts[last.ID], x.made[record.Partition(p.Partition)] = true, true
 				}
 			}
 		}
 	}
-	return all, nil
+	return x, nil
 }
 
 func deref(s *string) string {

@@ -30,7 +30,7 @@ func (h *holding) Pending(context.Context) ([]sink.TransactionID, error) { retur
 
 // TestDoctorNamesWhatStaysPrepared: with its age, whether it counts, and what to do; what is of now is a batch under way, and what is of others is theirs.
 func TestDoctorNamesWhatStaysPrepared(t *testing.T) {
-	b, err := embedded.Start(embedded.Config{Topics: []embedded.Topic{{Name: "in", Partitions: 1}, {Name: "app-table-sink", Partitions: 1}}})
+	b, err := embedded.Start(embedded.Config{Topics: []embedded.Topic{{Name: "in", Partitions: 1}, {Name: "app-table-sink", Partitions: 2}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,10 @@ func TestDoctorNamesWhatStaysPrepared(t *testing.T) {
 	other.Sink = "other/table"
 	old := time.Now().Add(-time.Hour)
 	counts, leftover, foreign := sink.NewTransactionID(part, 7, old), sink.NewTransactionID(part, 9, old), sink.NewTransactionID(other, 7, old)
-	target := &holding{pending: []sink.TransactionID{counts, leftover, foreign, sink.NewTransactionID(part, 7, time.Now())}}
+	undecided := part
+	undecided.TopicPartition.Partition = 1
+	lost := sink.NewTransactionID(undecided, 7, old)
+	target := &holding{pending: []sink.TransactionID{counts, leftover, foreign, lost, sink.NewTransactionID(part, 7, time.Now())}}
 	build := topology.New("app")
 	topology.Into(topology.From(build, "in", serde.String(), serde.String()), "table", serde.String(), serde.String(), target, func(record.Record[string, string]) (sink.Row, error) { return sink.Row{}, nil })
 	topo, err := build.Build()
@@ -78,14 +81,55 @@ func TestDoctorNamesWhatStaysPrepared(t *testing.T) {
 			d.prepared(t.Context(), "sink table", s)
 		}
 	}
-	if len(d.out.Findings) != 3 {
+	if len(d.out.Findings) != 4 {
 		t.Fatalf("%+v", d.out.Findings)
 	}
-	for id, want := range map[sink.TransactionID]string{counts: "says that it counts", leftover: "nothing says that it counts", foreign: "by another pipeline"} {
+	for id, want := range map[sink.TransactionID]string{counts: "says that it counts", leftover: "nothing says that it counts", foreign: "by another pipeline", lost: "does not say whether it counts"} {
 		if !slices.ContainsFunc(d.out.Findings, func(f Finding) bool {
 			return f.Severity == Warning && f.Remedy != "" && strings.Contains(f.Message, string(id)) && strings.Contains(f.Message, want) && strings.Contains(f.Message, "for 1h0m")
 		}) {
 			t.Errorf("%s: nothing that says %q in %+v", id, want, d.out.Findings)
+		}
+	}
+
+	// A transaction with a decision is open: what it names counts or not, and nobody knows yet.
+	tx, err := kgo.NewClient(kgo.SeedBrokers(b.Address()), kgo.TransactionalID("app-i-sink"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Close()
+	pid, epoch, err := tx.ProducerID(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := kmsg.NewPtrAddOffsetsToTxnRequest()
+	add.TransactionalID, add.ProducerID, add.ProducerEpoch, add.Group = "app-i-sink", pid, epoch, "app"
+	if resp, err := add.RequestWith(t.Context(), cl); err != nil || resp.ErrorCode != 0 {
+		t.Fatal(resp, err)
+	}
+	decide := kmsg.NewPtrTxnOffsetCommitRequest()
+	decide.TransactionalID, decide.ProducerID, decide.ProducerEpoch, decide.Group = "app-i-sink", pid, epoch, "app"
+	next := kmsg.NewTxnOffsetCommitRequestTopicPartition()
+	named := sink.Decision{Next: 9, ID: leftover}.Metadata()
+	next.Offset, next.Metadata = 9, &named
+	in := kmsg.NewTxnOffsetCommitRequestTopic()
+	in.Topic, in.TopicID, in.Partitions = "app-table-sink", of.TopicID, append(in.Partitions, next)
+	decide.Topics = append(decide.Topics, in)
+	if resp, err := decide.RequestWith(t.Context(), cl); err != nil || resp.Topics[0].Partitions[0].ErrorCode != 0 {
+		t.Fatal(resp, err)
+	}
+	d.out = &Examination{}
+	for _, s := range topo.Subtopologies() {
+		if s.External != nil {
+			d.prepared(t.Context(), "sink table", s)
+		}
+	}
+	if len(d.out.Findings) == 0 {
+		t.Error("nothing is said of what is prepared")
+	}
+	for _, f := range d.out.Findings {
+		if strings.Contains(f.Remedy, "ROLL it BACK") || !strings.Contains(f.Message, "could not be read") {
+			t.Errorf("while a decision is open: %s (%s)", f.Message, f.Remedy)
 		}
 	}
 }
