@@ -111,6 +111,30 @@ func (w *billsWorld) nothingPrepared() {
 	}
 }
 
+// TestTwoPhaseCheckLeavesOthersAlone: what another user left behind in the middle of a check is in nobody's way.
+func TestTwoPhaseCheckLeavesOthersAlone(t *testing.T) {
+	p, db := started(t, dbenv.PostgreSQL, "pgx", "postgres")
+	left := sink.NewTransactionID(sink.Partition{Sink: "\x00check", TopicID: "check"}, 0, time.Now().Add(-time.Hour))
+	for _, s := range []string{
+		"CREATE TABLE rows (n bigint)", "CREATE USER other PASSWORD 'secret'", "GRANT INSERT ON rows TO other",
+		"BEGIN; PREPARE TRANSACTION '" + string(left) + "'",
+	} {
+		if _, err := db.ExecContext(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+	target, err := postgres.Open(postgres.Config{
+		DSN: p.As("", database, "other", "secret"), Class: sink.TwoPhase,
+		Table: sink.Table{Name: "rows", Columns: []sink.Column{{Name: "n", Kind: sink.Integer}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(target.Check(t.Context()), target.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTwoPhaseSettings: a server that cannot do it says so at the start, with what to do.
 func TestTwoPhaseSettings(t *testing.T) {
 	table := sink.Table{Name: "rows", Columns: []sink.Column{{Name: "n", Kind: sink.Integer}}}

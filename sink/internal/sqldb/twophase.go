@@ -64,11 +64,12 @@ func (p *preparer) Check(ctx context.Context) error {
 			Remedy: "use a newer server, connect without a pooler in between, or use class ledger",
 		}
 	}
+	if err := second.end(ctx, id); err != nil {
+		return err
+	}
 	for _, old := range listed {
-		if old.OfSink(probe.Sink) && (old == id || time.Since(old.Time()) > p.cfg.Timeout) {
-			if err := second.end(ctx, old); err != nil {
-				return err
-			}
+		if old != id && old.OfSink(probe.Sink) && time.Since(old.Time()) > p.cfg.Timeout {
+			_ = second.Abort(ctx, old) // another user's is not ended by this one, and in nobody's way
 		}
 	}
 	return nil
