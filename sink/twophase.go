@@ -224,6 +224,13 @@ func (w *twoPhaseWriter) settle(ctx context.Context) error {
 			Remedy: "look into the sink's topic for the rows of each (its name has the offset after the last one), and end it in the target by hand",
 		}
 	}
+	if last.ID != "" && !last.ID.Of(w.p) {
+		return &SetupError{
+			Err: fmt.Errorf("sink %q, partition %d: the group's offset %d is a decision about %s, which is of another topic: %s was deleted and made anew, or the offset was copied from another cluster. "+
+				"Which rows the target has is not known", w.p.Sink, w.p.Partition, last.Next, last.ID, w.p.Topic),
+			Remedy: "give the sink another name, and empty its table if everything is to be written anew; if what the topic has is to be appended to the old rows, delete the group's offsets of it",
+		}
+	}
 	if err := w.decisions.Decide(ctx, last); err != nil {
 		return fmt.Errorf("claim the partition: %w", err)
 	}
