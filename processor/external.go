@@ -53,6 +53,7 @@ type external struct {
 	open         taken         // what the target has been given beyond next
 	written      bool          // in this session
 	marked       bool          // see begun
+	replaces     bool          // the group's offset is a decision, and the sink is of another class now
 	said         string        // the failure that was logged last
 	counters     map[string]uint64
 	errors       []RecordErrorStatus
@@ -173,6 +174,8 @@ func (x *external) start(w sink.Writer) (record.Offset, error) {
 		return 0, err
 	}
 	group := c.Next
+	_, decided := sink.ParseDecision(c.Next, c.Metadata)
+	x.replaces = decided && !x.decides()
 	first, err := x.cluster.StartOffsets(x.soft, tps)
 	if err != nil {
 		return 0, fmt.Errorf("ask for the topic's start: %w", err)

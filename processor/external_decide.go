@@ -90,6 +90,19 @@ func (x *external) begun(ctx context.Context, next record.Offset) error {
 	return nil
 }
 
+// replace takes back that the group's offset is a decision, before another class writes behind it: if the sink is of class two_phase again later, that
+// one must not go on there.
+func (x *external) replace(next record.Offset) error {
+	if !x.replaces {
+		return nil
+	}
+	if err := x.confirm.decide(x.hard, broker.OffsetCommit{TopicPartition: x.in.TopicPartition, Next: next}); err != nil {
+		return fmt.Errorf("take back the decision of class %s: %w", sink.TwoPhase, err)
+	}
+	x.replaces = false
+	return nil
+}
+
 // begins is the first offset of the sink's topic.
 func (x *external) begins(ctx context.Context) (record.Offset, error) {
 	tp := x.in.TopicPartition

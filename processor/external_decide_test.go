@@ -213,6 +213,37 @@ func TestTwoPhaseNeedsDecisions(t *testing.T) {
 	}
 }
 
+// Another class writes behind a decision, and dies before the group's offset follows. The decision must not hold any more: to go on at it would write those
+// rows again.
+func TestTwoPhaseAfterAnotherClass(t *testing.T) {
+	t.Parallel()
+	w := newSinkWorld(t, newMemory(sink.TwoPhase), 20)
+	p := newPreparing(w.target)
+	if err := w.appInto(decidedTarget(t, p), topology.PolicyStop, w.complete(20)); err != nil {
+		t.Fatal(err)
+	}
+	other := newMemory(sink.Plain)
+	idle := func() bool { return w.status().State == processor.Running }
+	if err := w.appInto(other, topology.PolicyStop, idle); err != nil {
+		t.Fatal(err)
+	}
+	w.send(20, 25)
+	if err := w.appInto(decidedTarget(t, p), topology.PolicyStop, w.complete(25)); err != nil {
+		t.Fatalf("the other class has written nothing: %v", err)
+	}
+	w.send(25, 40)
+	other.before = func(int, sink.Batch) (bool, error) { return true, errors.New("no answer") }
+	if err := w.appInto(other, topology.PolicyStop, func() bool { return len(other.count()) >= 15 }); err != nil {
+		t.Fatal(err)
+	}
+	err := w.appInto(decidedTarget(t, p), topology.PolicyStop, w.complete(40))
+	var setup *sink.SetupError
+	if !errors.As(err, &setup) || !strings.Contains(err.Error(), "is no decision of this sink") {
+		t.Errorf("%v", err)
+	}
+	w.exactly(25)
+}
+
 // The group is lost, with all that was decided, and the topic still has nearly all records: they must not be written again.
 func TestTwoPhaseThatLostItsGroup(t *testing.T) {
 	t.Parallel()

@@ -60,6 +60,9 @@ func (x *external) once(w sink.Writer, b pending) error {
 	for _, r := range b.from {
 		size += r.Size()
 	}
+	if err := x.replace(b.First); err != nil {
+		return err
+	}
 	if err := w.Write(x.hard, b.Batch); err != nil {
 		return fmt.Errorf("write offsets %d to %d: %w", b.First, b.Next, err)
 	}
