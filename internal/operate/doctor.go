@@ -254,6 +254,10 @@ func needs(p *pipeline.Pipeline, topo *topology.Topology) (users, internal []nee
 				add(&users, x.Topic, "input", read, describe)
 			}
 		}
+		if s.External != nil && s.External.Target.Class() == sink.TwoPhase {
+			// Its first decision deletes a record: without the right the sink stops there. Elsewhere written records only stay.
+			add(&internal, topo.SourceTopic(s.Sources[0]), "sink", kmsg.ACLOperationDelete)
+		}
 		for _, x := range s.Sinks {
 			if !x.Internal {
 				add(&users, topo.SinkTopic(x), "output", write, describe)

@@ -133,3 +133,28 @@ func TestDoctorNamesWhatStaysPrepared(t *testing.T) {
 		}
 	}
 }
+
+// TestTwoPhaseNeedsDelete: without the right to delete records of its topic a sink of the class stops at its first decision, with rows that are prepared.
+func TestTwoPhaseNeedsDelete(t *testing.T) {
+	for class, want := range map[sink.Class]bool{sink.TwoPhase: true, sink.Ledger: false} {
+		build := topology.New("app")
+		topology.Into(topology.From(build, "in", serde.String(), serde.String()), "table", serde.String(), serde.String(), &classed{class: class}, func(record.Record[string, string]) (sink.Row, error) { return sink.Row{}, nil })
+		topo, err := build.Build()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, internal := needs(&pipeline.Pipeline{Name: "app"}, topo)
+		at := slices.IndexFunc(internal, func(n need) bool { return n.name == "app-table-sink" })
+		if at < 0 || slices.Contains(internal[at].operations, kmsg.ACLOperationDelete) != want || !slices.Contains(internal[at].operations, kmsg.ACLOperationWrite) {
+			t.Errorf("%s: %+v", class, internal)
+		}
+	}
+}
+
+// classed is a target of a class.
+type classed struct {
+	sink.Target
+	class sink.Class
+}
+
+func (c *classed) Class() sink.Class { return c.class }
