@@ -1,6 +1,9 @@
 package pipeline
 
 import (
+	"slices"
+	"strings"
+
 	"cel.dev/cel-go/common/types"
 	"go.yaml.in/yaml/v3"
 
@@ -95,7 +98,9 @@ func (r *planner) joinTables(s *stepPlan, n *yaml.Node, out *output, t *tablePla
 	}
 	value := o.need("value")
 	o.finish()
-	s.key = r.joinKey(s, nil, "on", s.scope)
+	if s.key = in.table.key; s.key == nil || !s.key.list {
+		s.key = r.joinKey(s, nil, "on", s.scope)
+	}
 	if j.table == nil || s.key == nil {
 		return
 	}
@@ -122,6 +127,8 @@ func (r *planner) sameTables(s *stepPlan, t *tablePlan, tableKey, table *yaml.No
 			hint("use map")
 	case keyType(in.key).TypeName() != keyType(other.key).TypeName():
 		d.errorf(table, RuleInvalidValue, "the keys of %q are %s, those of %q are %s: they are never equal", in.name, typeText(keyType(in.key)), other.name, typeText(keyType(other.key)))
+	case !in.table.key.matches(j.table.key):
+		d.errorf(table, RuleInvalidValue, "the keys of %q are %s, those of %q are %s: they are never equal", in.name, in.table.key.partsText(), other.name, j.table.key.partsText())
 	}
 	for _, side := range []struct {
 		out   *output
@@ -132,6 +139,27 @@ func (r *planner) sameTables(s *stepPlan, t *tablePlan, tableKey, table *yaml.No
 				hint("types: {Row: {name: string}}, and type: Row at the table")
 		}
 	}
+}
+
+// matches says whether keys of several parts can be equal: as many parts, each of the same type. Of one part their type says it, and what an aggregate's key is
+// made of is not known here.
+func (k *keyPlan) matches(o *keyPlan) bool {
+	if k == nil || o == nil || !k.list || !o.list {
+		return true
+	}
+	return slices.EqualFunc(k.parts, o.parts, func(a, b *expr) bool {
+		x, y := plainType(a.typ), plainType(b.typ)
+		return x.TypeName() == y.TypeName() || x.Kind() == types.DynKind || y.Kind() == types.DynKind
+	})
+}
+
+// partsText names the types of a key's parts.
+func (k *keyPlan) partsText() string {
+	parts := make([]string, len(k.parts))
+	for i, p := range k.parts {
+		parts[i] = typeText(plainType(p.typ))
+	}
+	return "[" + strings.Join(parts, ", ") + "]"
 }
 
 // common is a table of which both are made; nil: there is none.

@@ -100,3 +100,37 @@ func TestTablesOfAggregates(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
+
+// TestTablesByKeysOfParts: tables whose keys are made of several values are joined by all of them, also with an aggregate by as many.
+func TestTablesByKeysOfParts(t *testing.T) {
+	d := drive(t, `version: 1
+name: profiles
+kafka: {brokers: ["localhost:9092"]}
+types: {User: {name: string, age: int}, Visit: {who: string, at: int, n: int}}
+sources:
+  visits: {topic: visits, type: Visit, idleness: 1s}
+tables:
+  users: {topic: users, type: User, key: [value.name, value.age], idleness: 1s}
+  last: {topic: last, type: Visit, key: [value.who, value.at], idleness: 1s}
+steps:
+  - {name: both, from: users, join: {table: last, kind: outer, value: {who: "key[0]", age: value.age, n: table.n}}}
+  - {name: out, to: {topic: out}}
+  - {name: counts, from: visits, aggregate: {by: [value.who, value.at], fields: {n: {count: true}}}}
+  - {name: counted, from: users, join: {table: counts, value: table.n}}
+  - {name: counted-out, to: {topic: counted}}
+`)
+	d.send("users", "x", `{"name":"Ann","age":17}`, 1)
+	d.send("last", "y", `{"who":"Ann","at":17,"n":5}`, 2)
+	d.send("last", "y", `{"who":"Ann","at":18,"n":6}`, 3)
+	d.send("visits", "z", `{"who":"Ann","at":17,"n":1}`, 4)
+	d.send("visits", "z", `{"who":"Bob","at":17,"n":1}`, 5)
+	d.Run()
+	for topic, want := range map[string]string{
+		"out":     `["Ann",17]={"who":"Ann","age":17,"n":null} ["Ann",17]={"who":"Ann","age":17,"n":5} ["Ann",18]={"who":"Ann","age":null,"n":6}`,
+		"counted": `["Ann",17]=1`,
+	} {
+		if got := changesOf(d, topic); got != want {
+			t.Errorf("%s:\ngot  %s\nwant %s", topic, got, want)
+		}
+	}
+}
