@@ -77,6 +77,7 @@ func dialect() *sqldb.Dialect {
 		Classify: classify,
 		Columns:  columns,
 		Unique:   unique,
+		Storage:  storage,
 		Fits:     fits,
 		Holders:  holders,
 		Arg:      arg,
@@ -146,6 +147,28 @@ func unique(ctx context.Context, db sqldb.Querier, table string, key []string) (
 		     WHERE a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])) = $2::text[])`,
 		regclass(table), key).Scan(&found)
 	return found, err
+}
+
+// storage looks at what the table is: one that is UNLOGGED is emptied by a crash of the server, beside progress that is not; a foreign one is committed by
+// another server, which may have done so when this one has not.
+func storage(ctx context.Context, db sqldb.Querier, table string, _ bool) error {
+	var unlogged, foreign bool
+	err := db.QueryRowContext(ctx, "SELECT relpersistence = 'u', relkind = 'f' FROM pg_class WHERE oid = to_regclass($1)", regclass(table)).Scan(&unlogged, &foreign)
+	switch {
+	case err != nil:
+		return err
+	case unlogged:
+		return &sink.SetupError{
+			Err:    fmt.Errorf("postgres: table %q is UNLOGGED: a crash of the server empties it, and what says how far it was written stays", table),
+			Remedy: "ALTER TABLE " + table + " SET LOGGED",
+		}
+	case foreign:
+		return &sink.SetupError{
+			Err:    fmt.Errorf("postgres: table %q is a foreign one: its server commits rows for itself, before or without what says how far they go", table),
+			Remedy: "connect to the server that has it",
+		}
+	}
+	return nil
 }
 
 // fits lets a value into a type that can hold all or part of its range: what does not fit then is an error of

@@ -9,6 +9,7 @@ import (
 
 	"github.com/streamd/streamd/sink"
 	"github.com/streamd/streamd/sink/mysql"
+	"github.com/streamd/streamd/sink/postgres"
 	"github.com/streamd/streamd/test/sinks/dbenv"
 )
 
@@ -49,6 +50,33 @@ func TestStorageThatTakesNothingBack(t *testing.T) {
 			t.Errorf("%s, %s: %v", x.table, x.class, err)
 		case x.want != "" && (!errors.As(err, &setup) || !strings.Contains(err.Error(), x.want) || !strings.Contains(setup.Remedy, "InnoDB")):
 			t.Errorf("%s, %s: %v, want %q", x.table, x.class, err, x.want)
+		}
+	}
+}
+
+// TestStorageThatIsElsewhere: rows that a crash takes away, or that another server commits, are not where what says how far they go is.
+func TestStorageThatIsElsewhere(t *testing.T) {
+	p, db := started(t, dbenv.PostgreSQL, "pgx", "postgres")
+	for _, s := range []string{
+		"CREATE UNLOGGED TABLE volatile (n bigint)", "CREATE FOREIGN DATA WRAPPER away", "CREATE SERVER away FOREIGN DATA WRAPPER away",
+		"CREATE FOREIGN TABLE distant (n bigint) SERVER away", "CREATE TABLE good (n bigint)", "CREATE VIEW seen AS SELECT n FROM good",
+		"CREATE TABLE parts (n bigint) PARTITION BY RANGE (n)",
+	} {
+		if _, err := db.ExecContext(t.Context(), s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+	for table, want := range map[string]string{"volatile": "UNLOGGED", "distant": "foreign", "good": "", "seen": "", "parts": ""} {
+		for _, class := range []sink.Class{sink.Ledger, sink.TwoPhase} {
+			target, err := postgres.Open(postgres.Config{DSN: p.DSN(database), Class: class, Table: sink.Table{Name: table, Columns: []sink.Column{{Name: "n", Kind: sink.Integer}}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = errors.Join(target.Check(t.Context()), target.Close())
+			var setup *sink.SetupError
+			if want == "" && err != nil || want != "" && (!errors.As(err, &setup) || !strings.Contains(err.Error(), want)) {
+				t.Errorf("%s, %s: %v, want %q", table, class, err, want)
+			}
 		}
 	}
 }
