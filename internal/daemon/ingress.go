@@ -63,16 +63,16 @@ func openIngress(ctx context.Context, c RunConfig, members []member, registry *p
 		}
 	}()
 	for _, m := range members {
-		var names []string
+		var sources []metric.Source
 		for _, s := range m.p.Sources {
 			if s.Ingress != nil {
-				names = append(names, s.Name)
+				sources = append(sources, metric.Source{Name: s.Name, Files: s.Ingress.File != nil, Table: s.Ingress.Table != nil})
 			}
 		}
-		if len(names) == 0 {
+		if len(sources) == 0 {
 			continue
 		}
-		metrics, err := metric.NewIngress(registry, m.p.Name, names)
+		metrics, err := metric.NewIngress(registry, m.p.Name, sources)
 		if err != nil {
 			return in, err
 		}

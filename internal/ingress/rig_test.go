@@ -36,7 +36,7 @@ func newRig(t *testing.T) *rig {
 	if err := b.Client("setup").CreateTopic(t.Context(), broker.Topic{Name: logTopic, Partitions: 3}); err != nil {
 		t.Fatal(err)
 	}
-	m, err := metric.NewIngress(nil, "p", []string{"s"})
+	m, err := metric.NewIngress(nil, "p", []metric.Source{{Name: "s"}})
 	if err != nil {
 		t.Fatal(err)
 	}

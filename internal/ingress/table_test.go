@@ -331,7 +331,7 @@ func TestTableThatStandsByDoesNotFail(t *testing.T) {
 	r := newTableRig(t)
 	registry := prometheus.NewRegistry()
 	var err error
-	if r.metrics, err = metric.NewIngress(registry, "p", []string{"s"}); err != nil {
+	if r.metrics, err = metric.NewIngress(registry, "p", []metric.Source{{Name: "s", Table: true}}); err != nil {
 		t.Fatal(err)
 	}
 	failing := func() float64 {

@@ -2,6 +2,7 @@ package metric
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,9 +51,27 @@ type Ingress struct {
 	commits  *prometheus.HistogramVec
 }
 
-// NewIngress makes the metrics of a pipeline's sources, each with all its children at 0, and registers them, labelled pipeline=name. A nil
-// registerer registers nothing.
-func NewIngress(r prometheus.Registerer, pipeline string, sources []string) (*Ingress, error) {
+// Source is what brings records in.
+type Source struct {
+	Name  string
+	Files bool // it reads files
+	Table bool // it reads a table
+}
+
+// has is whether a gauge says something of the source. One that is 0 for lack of a table would be a table that nobody reads.
+func (s Source) has(gauge string) bool {
+	switch {
+	case strings.HasPrefix(gauge, "streamd_ingress_file"):
+		return s.Files
+	case strings.HasPrefix(gauge, "streamd_ingress_table_"):
+		return s.Table
+	}
+	return true
+}
+
+// NewIngress makes the metrics of a pipeline's sources, each with those of its children that it has at 0, and registers them, labelled
+// pipeline=name. A nil registerer registers nothing.
+func NewIngress(r prometheus.Registerer, pipeline string, sources []Source) (*Ingress, error) {
 	in := &Ingress{counters: map[string]*prometheus.CounterVec{}, gauges: map[string]*prometheus.GaugeVec{}}
 	labels := prometheus.Labels{"pipeline": pipeline}
 	var all []prometheus.Collector
@@ -70,13 +89,15 @@ func NewIngress(r prometheus.Registerer, pipeline string, sources []string) (*In
 		}
 	}
 	for _, s := range sources {
-		in.Committed(s, 0, 0, -1)
-		in.counters["streamd_ingress_long_lines_total"].WithLabelValues(s)
+		in.Committed(s.Name, 0, 0, -1)
+		in.counters["streamd_ingress_long_lines_total"].WithLabelValues(s.Name)
 		for _, reason := range refusals() {
-			in.counters["streamd_ingress_refused_total"].WithLabelValues(s, string(reason))
+			in.counters["streamd_ingress_refused_total"].WithLabelValues(s.Name, string(reason))
 		}
-		for _, g := range in.gauges {
-			g.WithLabelValues(s)
+		for name, g := range in.gauges {
+			if s.has(name) {
+				g.WithLabelValues(s.Name)
+			}
 		}
 	}
 	if r == nil {

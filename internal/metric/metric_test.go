@@ -144,7 +144,7 @@ func TestEveryMetricOfTheCatalogueIsExposedAndLintClean(t *testing.T) {
 	if _, err := NewProcess(reg, "v1", "abc", func() (uint64, uint64, error) { return 1, 2, nil }); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := NewIngress(reg, "p1", []string{"bills"}); err != nil {
+	if _, err := NewIngress(reg, "p1", []Source{{Name: "bills", Files: true, Table: true}}); err != nil {
 		t.Fatal(err)
 	}
 	got := gather(t, reg)
@@ -399,5 +399,27 @@ func BenchmarkCommitted(b *testing.B) {
 	for b.Loop() {
 		s.Committed(100)
 		s.CommitPhase(PhaseFlush, time.Millisecond)
+	}
+}
+
+// A source without a table has no figure that says that nobody reads one.
+func TestSourcesHaveTheFiguresOfTheirKind(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	_, err := NewIngress(reg, "p", []Source{{Name: "posted"}, {Name: "lines", Files: true}, {Name: "rows", Table: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]int{}
+	for _, f := range families {
+		got[f.GetName()] = len(f.GetMetric())
+	}
+	for gauge, want := range map[string]int{"streamd_ingress_failing": 3, "streamd_ingress_queued_bytes": 3, "streamd_ingress_files": 1, "streamd_ingress_table_reading": 1} {
+		if got[gauge] != want {
+			t.Errorf("%s: %d children, want %d", gauge, got[gauge], want)
+		}
 	}
 }
