@@ -140,7 +140,7 @@ prometheus-test: ## rules, alerts that faults bring, and a scrape of a process t
 
 .PHONY: sinks-test
 sinks-test: ## the sinks on real databases, which are killed
-	$(GO) test -tags sinks -timeout 15m -count=1 ./test/sinks/...
+	$(GO) test -tags sinks -timeout 25m -count=1 ./test/sinks/...
 
 .PHONY: page-test
 page-test: ## the page in a real Chromium: axe-core, keyboard, no JavaScript, narrow, dark
