@@ -76,15 +76,22 @@ func benchmarkTask(b *testing.B, build func(in *topology.Stream[string, int64]))
 		b.Fatal(err)
 	}
 	in := record.TopicPartition{Topic: "in"}
+	sub := topo.Subtopologies()[0]
+	stores := map[string]storeTarget{}
+	changelogs := []record.ChangelogPosition{{TopicPartition: record.TopicPartition{Topic: "ids"}}}
+	for _, s := range sub.Stores {
+		stores[s.Name] = storeTarget{topic: s.Name, maxBytes: 1 << 20}
+		changelogs = append(changelogs, record.ChangelogPosition{TopicPartition: record.TopicPartition{Topic: s.Name}})
+	}
 	task, err := newTask(taskConfig{
-		sub: topo.Subtopologies()[0], inputs: []record.TopicPartition{in}, inputIDs: []string{"uuid"}, clusterID: "cluster",
+		sub: sub, inputs: []record.TopicPartition{in}, inputIDs: []string{"uuid"}, clusterID: "cluster",
 		sinks: []sinkTarget{{operator: "to-out", topic: "out", partitions: 1, maxBytes: 1 << 20}}, idLog: "ids", idLogBytes: 1 << 20,
-		stores: map[string]storeTarget{"counts": {topic: "counts", maxBytes: 1 << 20}},
+		stores: stores,
 	}, "in/0", local, record.CommitPoint{Incarnation: 1})
 	if err != nil {
 		b.Fatal(err)
 	}
-	task.changelogs = []record.ChangelogPosition{{TopicPartition: record.TopicPartition{Topic: "ids"}}, {TopicPartition: record.TopicPartition{Topic: "counts"}}}
+	task.changelogs = changelogs
 	const batch, keys = 2000, 1000
 	next := record.Offset(0)
 	b.ResetTimer()
