@@ -132,25 +132,6 @@ func TestRegistryInTheClear(t *testing.T) {
 	}
 }
 
-// Who may not look into the store is not told to remove it.
-func TestCheckByAnotherUser(t *testing.T) {
-	if os.Geteuid() == 0 {
-		t.Skip("root may look at everything")
-	}
-	for _, key := range []Key{nil, testKey} {
-		o := testOptions(t.TempDir())
-		o.Key = key
-		must(t, openTest(t, o).Close())
-		store := filepath.Join(o.Dir, storeName)
-		must(t, os.Chmod(store, 0))
-		t.Cleanup(func() { must(t, os.Chmod(store, 0o700)) })
-		must(t, Check(o.Dir, o.App, o.Cluster, key, nil))
-		if _, err := Open(o); err == nil {
-			t.Error("opened")
-		}
-	}
-}
-
 // However far the first start with a key came, the next one goes on, with nothing set aside; and without the key it is refused.
 func TestFirstStartDies(t *testing.T) {
 	o := encrypted(testOptions(t.TempDir()))

@@ -45,8 +45,9 @@ steps:
 // process is a running streamd.
 type process struct {
 	*exec.Cmd
-	out  *lockedBuffer
-	done chan error
+	out    *lockedBuffer
+	done   chan error
+	socket string // of daemonOf's
 }
 
 type lockedBuffer struct {
@@ -111,8 +112,8 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Fatalf("not in 60 s: %s", what)
 }
 
-// running starts a broker and a pipeline on it, with records coming in.
-func running(t *testing.T, flags ...string) (*embedded.Broker, *process, *daemon.Client) {
+// daemonOf starts a broker with the topics in and out, a process with a pipeline file on it, and a client that writes to in.
+func daemonOf(t *testing.T, text string, flags ...string) (*embedded.Broker, *process, *daemon.Client, *kgo.Client) {
 	t.Helper()
 	b, err := embedded.Start(embedded.Config{Topics: []embedded.Topic{{Name: "in", Partitions: 2}, {Name: "out", Partitions: 2}}})
 	if err != nil {
@@ -121,11 +122,12 @@ func running(t *testing.T, flags ...string) (*embedded.Broker, *process, *daemon
 	t.Cleanup(b.Close)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "p.yaml")
-	if err := os.WriteFile(file, []byte(pipelineText), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	socket := "unix:" + filepath.Join(dir, "s")
 	p := start(t, append([]string{"run", file, "-b", b.Address(), "--data-dir", dir, "--http", "off", "--admin", socket, "--log-format", "text"}, flags...)...)
+	p.socket = socket
 	c, err := daemon.NewClient(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -134,6 +136,14 @@ func running(t *testing.T, flags ...string) (*embedded.Broker, *process, *daemon
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(k.Close)
+	return b, p, c, k
+}
+
+// running starts a broker and a pipeline on it, with records coming in.
+func running(t *testing.T, flags ...string) (*embedded.Broker, *process, *daemon.Client) {
+	t.Helper()
+	b, p, c, k := daemonOf(t, pipelineText, flags...)
 	ctx, stop := context.WithCancel(t.Context())
 	var sending sync.WaitGroup
 	sending.Go(func() {

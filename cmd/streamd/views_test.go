@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -14,35 +12,13 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/streamd/streamd/internal/daemon"
-	"github.com/streamd/streamd/internal/embedded"
 	"github.com/streamd/streamd/processor"
 )
 
 // At rest the metrics, the API, `streamd status`, `streamd top` and the page name the same figures, to the record.
 func TestTheViewsAgreeAtRest(t *testing.T) {
-	const bills, copies, strangers = 12_347, 1_203, 17 // strangers have no ID and and are forwarded
-	b, err := embedded.Start(embedded.Config{Topics: []embedded.Topic{{Name: "in", Partitions: 2}, {Name: "out", Partitions: 2}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "p.yaml")
-	if err := os.WriteFile(file, []byte(strings.Replace(pipelineText, "id: value.id\n", "id: value.id\n      on_missing_id: forward\n", 1)), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	socket := "unix:" + filepath.Join(dir, "s")
-	p := start(t, "run", file, "-b", b.Address(), "--data-dir", dir, "--http", "off", "--admin", socket, "--log-format", "text")
-	c, err := daemon.NewClient(socket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k, err := kgo.NewClient(kgo.SeedBrokers(b.Address()), kgo.DefaultProduceTopic("in"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(k.Close)
+	const bills, copies, strangers = 12_347, 1_203, 17 // strangers have no ID and are forwarded
+	_, p, c, k := daemonOf(t, strings.Replace(pipelineText, "id: value.id\n", "id: value.id\n      on_missing_id: forward\n", 1))
 	send := func(n int, value string) {
 		r := &kgo.Record{Key: fmt.Append(nil, n), Value: []byte(value)}
 		k.Produce(t.Context(), r, func(_ *kgo.Record, err error) {
@@ -132,11 +108,11 @@ func TestTheViewsAgreeAtRest(t *testing.T) {
 		if v.metric != v.want || v.api != v.want || !strings.Contains(shown, v.page) {
 			t.Errorf("%s: want %d; metrics %d, API %d, on the page %q: %v", v.what, v.want, v.metric, v.api, v.page, strings.Contains(shown, v.page))
 		}
-		if got := view(t, "status", "--addr", socket); !strings.Contains(got, v.status) {
+		if got := view(t, "status", "--addr", p.socket); !strings.Contains(got, v.status) {
 			t.Errorf("%s: status has no %q:\n%s", v.what, v.status, got)
 		}
 	}
-	if got := view(t, "top", "--addr", socket, "--once"); !strings.Contains(got, "lag 0 ") || !strings.Contains(got, "12.3k IDs") || !strings.Contains(got, "in/0\n") {
+	if got := view(t, "top", "--addr", p.socket, "--once"); !strings.Contains(got, "lag 0 ") || !strings.Contains(got, "12.3k IDs") || !strings.Contains(got, "in/0\n") {
 		t.Errorf("top:\n%s", got)
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {

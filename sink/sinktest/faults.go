@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/streamd/streamd/sink"
 )
 
 // proxy stands between a target and its server and does what a network does to it.
@@ -87,14 +89,18 @@ func (p *proxy) thaw() {
 	}
 }
 
-// reached waits until the statement hangs.
-func (p *proxy) reached(t *testing.T) {
+// held has a writer write a batch, and returns when the network holds its statement back. What comes of it is sent once the network goes on.
+func held(t *testing.T, network *proxy, w sink.Writer, b sink.Batch) <-chan error {
 	t.Helper()
+	network.at(hang)
+	answer := make(chan error, 1)
+	go func() { answer <- w.Write(t.Context(), b) }()
 	select {
-	case <-p.hung:
+	case <-network.hung:
 	case <-time.After(2 * time.Minute):
 		t.Fatal("the statement was not sent")
 	}
+	return answer
 }
 
 // take returns the pending action if the bytes hold a COMMIT.

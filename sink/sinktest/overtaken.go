@@ -19,10 +19,7 @@ func preparedAfterTheClaim(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	write(t, old, batch(0, 3, "x"))
-	network.at(hang)
-	answer := make(chan error, 1)
-	go func() { answer <- old.Write(t.Context(), batch(3, 6, "zombie")) }()
-	network.reached(t)
+	answer := held(t, network, old, batch(3, 6, "zombie"))
 
 	successor := s.as(t, Spec{Table: table})
 	w := s.claimAnyway(t, successor, p)
@@ -57,10 +54,7 @@ func leftPrepared(t *testing.T, s *suite, key []string) {
 	}
 	write(t, old, batch(0, 3, "x"))
 	o.before = func() error { network.cut(); return errGone } // dies
-	network.at(hang)
-	answer := make(chan error, 1)
-	go func() { answer <- old.Write(t.Context(), batch(3, 6, "zombie")) }()
-	network.reached(t)
+	answer := held(t, network, old, batch(3, 6, "zombie"))
 
 	successor := s.as(t, Spec{Table: table})
 	w := s.claimAnyway(t, successor, p)
@@ -107,10 +101,7 @@ func decidedAndPaused(t *testing.T, s *suite) {
 		t.Fatal(err)
 	}
 	write(t, old, batch(0, 3, "x"))
-	network.at(hang)
-	answer := make(chan error, 1)
-	go func() { answer <- old.Write(t.Context(), batch(3, 6, "x")) }()
-	network.reached(t)
+	answer := held(t, network, old, batch(3, 6, "x"))
 
 	start := time.Now()
 	successor := s.as(t, Spec{Table: table})

@@ -67,9 +67,7 @@ func zombie(t *testing.T, s *suite) {
 	network := s.proxy(t)
 	old := s.claim(t, s.open(t, Spec{Table: table, Address: network.address()}), p)
 	write(t, old, batch(0, 3, "x"))
-	network.at(hang)
-	answer := make(chan error, 1)
-	go func() { answer <- old.Write(t.Context(), batch(3, 6, "zombie")) }()
+	answer := held(t, network, old, batch(3, 6, "zombie"))
 
 	successor := s.open(t, Spec{Table: table})
 	var w sink.Writer

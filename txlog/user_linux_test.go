@@ -1,0 +1,56 @@
+package txlog
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// asNobody runs f with the rights of a user who owns nothing, if the test's own may do everything. Nothing else of the process is another user's.
+func asNobody(t *testing.T, f func()) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		f()
+		return
+	}
+	const nobody = 65534
+	runtime.LockOSThread() // the user of file systems is a thread's
+	defer runtime.UnlockOSThread()
+	if _, err := unix.SetfsuidRetUid(nobody); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if was, err := unix.SetfsuidRetUid(0); err != nil || was != nobody {
+			t.Error(was, err)
+		}
+	}()
+	f()
+}
+
+// Who may not look into the store is not told to remove it.
+func TestCheckByAnotherUser(t *testing.T) {
+	for _, key := range []Key{nil, testKey} {
+		o := testOptions(t.TempDir())
+		o.Key = key
+		must(t, openTest(t, o).Close())
+		store := filepath.Join(o.Dir, storeName)
+		for _, dir := range []string{filepath.Dir(o.Dir), o.Dir} {
+			must(t, os.Chmod(dir, 0o755))
+		}
+		must(t, os.Chmod(filepath.Join(o.Dir, stateName), 0o644))
+		must(t, os.Chmod(store, 0))
+		t.Cleanup(func() { must(t, os.Chmod(store, 0o700)) })
+		asNobody(t, func() {
+			if _, err := os.ReadDir(store); err == nil {
+				t.Error("the store can be read: the test shows nothing")
+			}
+			must(t, Check(o.Dir, o.App, o.Cluster, key, nil))
+			if _, err := Open(o); err == nil {
+				t.Error("opened")
+			}
+		})
+	}
+}
