@@ -313,6 +313,8 @@ func boundsOf(n *node, w waypoint, readers map[string]*node) []Finding {
 		dedupBounds(n, w, note)
 	case n.kind == kindEffect && n.opts.effect.Idempotent:
 		note("the system that it calls does a call once for each IdempotencyKey: the topology says so (Idempotent)", "")
+	case n.source != nil && !n.source.Internal && onlyTables(n):
+		note("a record that its producer sends twice is the row once more, and replaces what came between", "read its topic as a stream, put a Dedup behind it, and make the table of that")
 	case n.source != nil && !n.source.Internal && !dedupBehind(n, readers):
 		note("a record that its producer sends twice counts twice: on some way to an output there is no dedup operator", "put a Dedup behind it")
 	case n.sink != nil && n.opts.withoutID:
@@ -372,6 +374,16 @@ func dedupBehind(n *node, readers map[string]*node) bool {
 		}
 	}
 	return true // what leads nowhere repeats nothing that can be seen
+}
+
+// onlyTables says whether all that a source's records become is rows: nothing can stand between a topic and its table.
+func onlyTables(n *node) bool {
+	for _, e := range n.outputs {
+		if e.to.kind != kindTable {
+			return false
+		}
+	}
+	return len(n.outputs) > 0
 }
 
 // generalBounds hold for every topology.

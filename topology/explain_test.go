@@ -103,6 +103,26 @@ func TestExplainAsTextAndJSON(t *testing.T) {
 	}
 }
 
+// TestExplainTable: nothing can be put between a topic and its table, so that this must not be what is advised.
+func TestExplainTable(t *testing.T) {
+	text := serde.String()
+	b := New("app")
+	To(ToStream(Table(b, "rows", text, text)), "out", text, serde.Optional(text))
+	topo, err := b.Build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := topo.Explain().Text()
+	for _, want := range []string{"replaces what came between", "make the table of that"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing:\n%s", want, got)
+		}
+	}
+	if strings.Contains(got, "counts twice") {
+		t.Errorf("a row does not count:\n%s", got)
+	}
+}
+
 // TestExplainPositions: a dedup operator that goes by positions finds nothing that a producer repeats, and says so.
 func TestExplainPositions(t *testing.T) {
 	text := serde.String()
