@@ -149,7 +149,7 @@ func referenceOfFile() []Section {
 			Example: "dir: /var/lib/streamd/bills\nkey_file: /run/secrets/streamd/state-key",
 			Fields: []Field{
 				{Name: "dir", Kind: KindText, Doc: "Directory of the local state; default: one named as the pipeline in `--data-dir`."},
-				{Name: "key_file", Kind: KindText, Doc: "A file with a key of 16, 24 or 32 bytes (`openssl rand -out FILE 32`): the local state is encrypted with AES. Default: it is not. From the first start of a directory on; see docs/security.md."},
+				{Name: "key_file", Kind: KindText, Doc: "A file with a key of 16, 24 or 32 bytes (`umask 077; openssl rand -out FILE 32`): the local state is encrypted with AES. A relative path goes by where the process was started. Default: it is not. From the first start of a directory on; see docs/security.md."},
 				{Name: "old_key_file", Kind: KindText, Doc: "A file with the key before it: a directory that is still under that one is brought under the one of key_file at the start."},
 			},
 		},
