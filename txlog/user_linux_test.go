@@ -1,10 +1,13 @@
 package txlog
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,5 +55,43 @@ func TestCheckByAnotherUser(t *testing.T) {
 				t.Error("opened")
 			}
 		})
+	}
+}
+
+// A pipe gives a key if somebody writes one, and is not waited for if nobody does.
+func TestKeyFromAPipe(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "pipe")
+	must(t, unix.Mkfifo(path, 0o600))
+	done := make(chan error, 1)
+	go func() { _, err := ReadKey(path); done <- err }()
+	select {
+	case err := <-done:
+		if err == nil || !strings.Contains(err.Error(), "0 bytes, want 16") {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("it waits for somebody who writes")
+	}
+	w, err := os.OpenFile(path, os.O_RDWR, 0) // as a shell has it open for a substituted command
+	must(t, err)
+	read := make(chan Key, 1)
+	go func() {
+		k, err := ReadKey(path)
+		if err != nil {
+			t.Error(err)
+		}
+		read <- k
+	}()
+	time.AfterFunc(50*time.Millisecond, func() {
+		_, err := w.Write(testKey)
+		if err == nil {
+			err = w.Close()
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if k := <-read; !bytes.Equal(k, testKey) {
+		t.Errorf("%d bytes", len(k))
 	}
 }
