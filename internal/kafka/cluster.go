@@ -25,7 +25,8 @@ type Cluster struct {
 	ids        map[string]sarama.Uuid // of topics, as the last metadata has them
 	controller int32
 	id         string
-	limits     map[string]int // max.message.bytes of the topics that were described
+	limits     map[string]int  // max.message.bytes of the topics that were described
+	members    map[seat]string // member IDs of our own memberships; empty: it is joining
 	closed     bool
 
 	logged map[request]*sometimes // read only
@@ -50,7 +51,8 @@ func Open(ctx context.Context, conf Config) (*Cluster, error) {
 	}
 	c := &Cluster{
 		conf: conf, conns: map[string]*adminConn{}, brokers: map[int32]string{}, leaders: map[record.TopicPartition]int32{},
-		ids: map[string]sarama.Uuid{}, controller: -1, limits: map[string]int{}, logged: map[request]*sometimes{},
+		ids: map[string]sarama.Uuid{}, controller: -1, limits: map[string]int{}, members: map[seat]string{},
+		logged: map[request]*sometimes{},
 	}
 	for _, r := range []request{
 		reqInit, reqFetch, reqMetadata, reqJoin, reqCoordinator, reqListOffsets, reqOffsetFetch, reqDeleteRecords, reqCreateTopic, reqConfigs,

@@ -31,6 +31,7 @@ func (c *Cluster) Join(ctx context.Context, g broker.GroupConfig, h broker.Group
 		return &broker.Error{Op: string(reqJoin), Where: g.Group, Kind: broker.ErrConfig, Cause: errors.New("no topics")}
 	}
 	m := &membership{c: c, g: g, h: h, owned: map[record.TopicPartition]bool{}}
+	defer c.leaveSeat(m.seat())
 	var unknownSince time.Time
 	for n := 0; ; n++ {
 		begin := time.Now()
@@ -113,6 +114,7 @@ type revocation struct {
 
 // session joins and stays a member until something ends it. Nil: ended, join again.
 func (m *membership) session(ctx context.Context) error {
+	m.c.takeSeat(m.seat(), "")
 	if err := m.awaitCoordinator(ctx); err != nil {
 		return err
 	}
@@ -275,6 +277,7 @@ func (m *membership) userData() []byte {
 	m.mu.Lock()
 	m.halfway = time.Time{} // this is the next round, however long the others take to come to it
 	m.mu.Unlock()
+	m.c.takeSeat(m.seat(), "") // sarama may get a new member ID in it
 	if m.g.UserData == nil {
 		return nil
 	}
@@ -372,6 +375,7 @@ func (m *membership) announce(sess sarama.ConsumerGroupSession) {
 	owned := m.list()
 	meta := broker.GroupMeta{Group: m.g.Group, Member: sess.MemberID(), Instance: m.g.Instance, Generation: m.generation}
 	m.mu.Unlock()
+	m.c.takeSeat(m.seat(), meta.Member)
 	m.h.Assigned(meta, owned)
 }
 

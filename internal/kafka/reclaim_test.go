@@ -3,6 +3,9 @@ package kafka
 import (
 	"errors"
 	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/kafka/faultnet"
@@ -82,5 +85,55 @@ func TestLostEpochIsReclaimed(t *testing.T) {
 		if out := commit(p, meta); out != broker.NotCommitted {
 			t.Fatalf("%v under a generation that is over", out)
 		}
+	})
+	t.Run("of a new session of ours", func(t *testing.T) {
+		g := broker.GroupConfig{Group: "g4", Instance: "a", CoPartitioned: [][]string{{in}}, HeartbeatInterval: 20 * time.Millisecond}
+		m := joinWith(t, f.c, g, nil)
+		meta := m.wait(t, 2)
+		p := newProducer(t, f.c, "x")
+		if out := commit(p, meta); out != broker.Committed {
+			t.Fatal(out)
+		}
+		other := f.open(t)
+		if err := other.LeaveGroup(testContext(t), "g4", "a"); err != nil {
+			t.Fatal(err)
+		}
+		m.until(t, "a new member ID", func() bool { return len(m.owned) == 2 && m.meta.Member != meta.Member })
+		fence()
+		if err := p.Init(testContext(t)); err != nil {
+			t.Fatalf("the new member is ours, too: %v", err)
+		}
+		if out := commit(p, meta); out != broker.NotCommitted {
+			t.Fatalf("%v as a member that is no more", out)
+		}
+	})
+	t.Run("while we join", func(t *testing.T) {
+		slow := joinWith(t, f.open(t), broker.GroupConfig{Group: "g5", Instance: "b", CoPartitioned: [][]string{{in}}, HeartbeatInterval: 3 * time.Second}, nil)
+		slow.wait(t, 2)
+		g := broker.GroupConfig{Group: "g5", Instance: "a", CoPartitioned: [][]string{{in}}, HeartbeatInterval: 20 * time.Millisecond}
+		m := joinWith(t, f.c, g, nil)
+		meta := m.wait(t, 1)
+		p := newProducer(t, f.c, "x")
+		if out := commit(p, meta); out != broker.Committed {
+			t.Fatal(out)
+		}
+		if err := f.open(t).LeaveGroup(testContext(t), "g5", "a"); err != nil {
+			t.Fatal(err)
+		}
+		// The new member waits for the slow one, which hears of the rebalance with its next heartbeat.
+		for code := sarama.ErrNoError; code != sarama.ErrFencedInstancedId; {
+			var err error
+			if code, err = f.c.heartbeat(testContext(t), meta); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if now := m.current(); now.Member != meta.Member {
+			t.Fatalf("joined already: nothing is tried here")
+		}
+		fence()
+		if err := p.Init(testContext(t)); err != nil {
+			t.Fatalf("the member that joins is ours: %v", err)
+		}
+		m.until(t, "a new member ID", func() bool { return len(m.owned) == 1 && m.meta.Member != meta.Member })
 	})
 }
