@@ -257,7 +257,7 @@ func (w *worker) whenRoom(ctx context.Context, r *taskRun, write func() error) e
 			return applyError(r, err)
 		}
 		if r.state != TaskPaused {
-			r.state, r.reason = TaskPaused, "state disk full"
+			r.state, r.reason = TaskPaused, diskFull
 			w.log.Warn("task paused: the state disk is full; it goes on when there is space", "task", r.name)
 			w.publish(r)
 		}

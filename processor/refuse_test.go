@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -288,6 +289,38 @@ func TestStateDiskFull(t *testing.T) {
 		t.Errorf("state %s: %s", st.State, st.Reason)
 	}
 	w.settle(w.live())
+}
+
+// TestDiskFullDuringARestore: it stands still and says why, as a running task does.
+func TestDiskFullDuringARestore(t *testing.T) {
+	w := newWorld(t, totals(t))
+	s := w.live()
+	w.send(0, "k", "1", 1)
+	w.settle(s)
+	var logged strings.Builder
+	w.opts = append(w.opts, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+	w.disk.low = true
+	s = w.live()
+	w.send(0, "k", "2", 1)
+	w.settle(s)
+	st := s.Status()
+	if task := st.Tasks[0]; task.State != TaskRestoring || task.Reason != diskFull {
+		t.Errorf("task %s is %s: %s", task.Name, task.State, task.Reason)
+	}
+	if !strings.Contains(st.Reason, "4 of 4 tasks are paused: state disk full") {
+		t.Errorf("the status says %q", st.Reason)
+	}
+	if n := strings.Count(logged.String(), "restore paused: the state disk is full"); n != 4 {
+		t.Errorf("said %d times:\n%s", n, logged.String())
+	}
+	w.disk.low = false
+	w.settle(s)
+	if st := s.Status(); st.State != Running || st.Reason != "" {
+		t.Errorf("state %s: %s", st.State, st.Reason)
+	}
+	if got := w.read("echo"); len(got) != 2 {
+		t.Errorf("%d records after there is space", len(got))
+	}
 }
 
 // TestMarkerOfTheChangelogLags: the successor waits for the changelog's high watermark, not for its last

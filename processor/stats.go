@@ -297,7 +297,7 @@ func (s *stats) current() State {
 func (s *stats) paused() string {
 	n, why := 0, ""
 	for _, v := range s.tasks {
-		if v.status.State == TaskPaused {
+		if v.status.State == TaskPaused || v.status.Reason == diskFull {
 			n, why = n+1, v.status.Reason
 		}
 	}

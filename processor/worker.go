@@ -164,14 +164,23 @@ func (w *worker) step(ctx context.Context) error {
 	return w.settleLags(false)
 }
 
-// diskLow pauses and resumes the tasks with the space on the state disk (the store dies of a full one).
+// diskFull is why a task is paused, or is not restored further.
+const diskFull = "state disk full"
+
+// diskLow pauses and resumes the tasks with the space on the state disk (the store dies of a full one), restores included.
 func (w *worker) diskLow() bool {
 	low := w.local != nil && w.local.DiskLow()
 	for _, r := range w.runs {
 		switch {
 		case low && r.state == TaskRunning:
-			r.state, r.reason = TaskPaused, "state disk full"
+			r.state, r.reason = TaskPaused, diskFull
 			w.log.Warn("task paused: the state disk is full; it goes on when there is space", "task", r.name)
+		case low && r.restore != nil && r.restore.reason != diskFull:
+			r.restore.reason = diskFull
+			w.log.Warn("restore paused: the state disk is full; it goes on when there is space", "task", r.name)
+		case !low && r.restore != nil && r.restore.reason == diskFull:
+			r.restore.reason = ""
+			w.log.Info("restore goes on: there is space on the state disk again", "task", r.name)
 		case !low && r.state == TaskPaused:
 			r.state, r.reason = TaskRunning, ""
 			w.log.Info("task goes on: there is space on the state disk again", "task", r.name)
