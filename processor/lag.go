@@ -3,7 +3,7 @@ package processor
 import (
 	"errors"
 	"maps"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -42,15 +42,21 @@ type lagging struct {
 // waiting is batches that are to be applied as one.
 type waiting struct {
 	batch record.Batch
-	some  bool                      // batch holds something, a position at least
-	since time.Time                 // AppliedAt of the first batch in it
-	at    map[string]map[string]int // indexes of batch.State by store and key
+	some  bool                    // batch holds something, a position at least
+	since time.Time               // AppliedAt of the first batch in it
+	at    map[string]*waitingKeys // by store
 	bytes int
 	slab  []byte // holds the keys, values and entries of batch
 }
 
+// waitingKeys are the keys of a store that wait, with their indexes in batch.State.
+type waitingKeys struct {
+	at    map[string]int
+	order keysInOrder[int]
+}
+
 func newWaiting() *waiting {
-	return &waiting{at: map[string]map[string]int{}, slab: make([]byte, 0, 4<<10)}
+	return &waiting{at: map[string]*waitingKeys{}, slab: make([]byte, 0, 4<<10)}
 }
 
 func newLagging(store LocalStore, limit int, aside func(job func())) *lagging {
@@ -164,18 +170,20 @@ func (x *waiting) take(b *record.Batch) {
 		x.batch.Blocks = append(x.batch.Blocks, blk)
 	}
 	var store string
-	var at map[string]int
+	var keys *waitingKeys
 	for i := range b.State {
 		c := &b.State[i]
-		if at == nil || store != c.Store {
-			if store, at = c.Store, x.at[c.Store]; at == nil {
-				at = map[string]int{}
-				x.at[store] = at
+		if keys == nil || store != c.Store {
+			if store, keys = c.Store, x.at[c.Store]; keys == nil {
+				keys = &waitingKeys{at: map[string]int{}}
+				x.at[store] = keys
 			}
 		}
-		k, ok := at[string(c.Key)]
+		k, ok := keys.at[string(c.Key)]
 		if !ok {
-			at[string(c.Key)] = len(x.batch.State)
+			key := string(c.Key)
+			keys.at[key] = len(x.batch.State)
+			keys.order.set(key, len(x.batch.State))
 			x.batch.State = append(x.batch.State, record.StateChange{Store: store, Key: x.keep(c.Key), Value: x.keep(c.Value)})
 			continue
 		}
@@ -207,19 +215,36 @@ func (x *waiting) forget() {
 	clear(x.batch.Blocks)
 	clear(x.batch.State)
 	x.batch = record.Batch{Blocks: x.batch.Blocks[:0], State: x.batch.State[:0]}
-	for _, at := range x.at {
-		clear(at)
+	for _, keys := range x.at {
+		clear(keys.at)
+		keys.order.forget()
 	}
 	x.some, x.bytes, x.slab = false, 0, x.slab[:0]
 }
 
 // get returns the value of a key that waits; nil: it was deleted.
 func (x *waiting) get(store string, key []byte) (value []byte, ok bool) {
-	k, ok := x.at[store][string(key)]
+	keys := x.at[store]
+	if keys == nil {
+		return nil, false
+	}
+	k, ok := keys.at[string(key)]
 	if ok {
 		value = x.batch.State[k].Value
 	}
 	return value, ok
+}
+
+// changes appends to dst what waits of a range of a store, in order, at most n.
+func (x *waiting) changes(dst []change, store string, from, to []byte, n int) []change {
+	keys := x.at[store]
+	if keys == nil || len(keys.at) == 0 {
+		return dst
+	}
+	if !keys.order.kept() {
+		keys.order.keep(maps.All(keys.at))
+	}
+	return keys.order.take(dst, from, to, n, func(i int) []byte { return x.batch.State[i].Value })
 }
 
 // Get implements LocalStore. The value is valid until the next Apply.
@@ -241,25 +266,46 @@ func (l *lagging) getLocked(store string, key []byte) ([]byte, error) {
 
 // Range implements LocalStore. fn may read, and must not write.
 func (l *lagging) Range(store string, from, to []byte, fn func(key, value []byte) bool) error {
-	// A copy, since a seal in the background may have everything applied meanwhile.
-	l.mu.Lock()
-	values := l.changesLocked(store, from, to)
-	l.mu.Unlock()
-	return rangeOver(l.store, store, from, to, slices.Sorted(maps.Keys(values)), func(k string) []byte { return values[k] }, fn)
+	changes := func(dst []change, from, to []byte, n int) []change {
+		l.mu.Lock() // not while fn runs, which may read
+		defer l.mu.Unlock()
+		return l.changesLocked(dst, store, from, to, n)
+	}
+	return rangeOver(l.under(store), from, to, changes, fn)
 }
 
-// changesLocked returns the values that wait of a range, nil of what was deleted. l.mu is held. Nothing that the store
-// is given meanwhile shows beside them: it is given these keys only, as long as l.mu is held.
-func (l *lagging) changesLocked(store string, from, to []byte) map[string][]byte {
-	values := map[string][]byte{}
-	for _, x := range []*waiting{l.back, l.front} {
-		for k, i := range x.at[store] {
-			if inRange(k, from, to) {
-				values[k] = x.batch.State[i].Value
-			}
+// under is a store without what waits.
+func (l *lagging) under(store string) ranged {
+	return func(from, to []byte, fn func(key, value []byte) bool) error {
+		return l.store.Range(store, from, to, fn)
+	}
+}
+
+// changesLocked appends to dst what waits of a range, in order, at most n. l.mu is held. What waits may have got into the
+// store when it is read: it is the same there.
+func (l *lagging) changesLocked(dst []change, store string, from, to []byte, n int) []change {
+	older := l.back.changes(nil, store, from, to, n)
+	if len(older) == 0 {
+		return l.front.changes(dst, store, from, to, n)
+	}
+	newer, end := l.front.changes(nil, store, from, to, n), len(dst)+n
+	for len(dst) < end && len(older)+len(newer) > 0 {
+		order := -1
+		if len(older) == 0 {
+			order = 1
+		} else if len(newer) > 0 {
+			order = strings.Compare(older[0].key, newer[0].key)
+		}
+		if order >= 0 {
+			dst, newer = append(dst, newer[0]), newer[1:]
+		} else {
+			dst = append(dst, older[0])
+		}
+		if order <= 0 {
+			older = older[1:]
 		}
 	}
-	return values
+	return dst
 }
 
 // IDs implements LocalStore.
@@ -335,47 +381,6 @@ func (w *worker) settleLags(all bool) error {
 		}
 		if err := r.local.catchUp(now, all); err != nil && !errors.Is(err, txlog.ErrDiskFull) {
 			return applyError(r, err)
-		}
-	}
-	return nil
-}
-
-// inRange says whether from <= key < to; a nil to is no bound.
-func inRange(key string, from, to []byte) bool {
-	return key >= string(from) && (to == nil || key < string(to))
-}
-
-// rangeOver calls fn for what a store holds, with the sorted keys and their values in place of its own. A nil
-// value: the key is absent.
-func rangeOver(local LocalStore, store string, from, to []byte, keys []string, value func(string) []byte, fn func(key, value []byte) bool) error {
-	stopped := false
-	emit := func(k string) bool {
-		if v := value(k); v != nil {
-			stopped = !fn([]byte(k), v)
-		}
-		return !stopped
-	}
-	err := local.Range(store, from, to, func(k, v []byte) bool {
-		for len(keys) > 0 && keys[0] < string(k) {
-			if !emit(keys[0]) {
-				return false
-			}
-			keys = keys[1:]
-		}
-		if len(keys) > 0 && keys[0] == string(k) {
-			ok := emit(keys[0])
-			keys = keys[1:]
-			return ok
-		}
-		stopped = !fn(k, v)
-		return !stopped
-	})
-	if err != nil {
-		return err
-	}
-	for _, k := range keys {
-		if stopped || !emit(k) {
-			break
 		}
 	}
 	return nil

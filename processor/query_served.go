@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -178,10 +177,9 @@ func (l *lagging) pageAt(store string, from, to []byte, limit int) (out []rawEnt
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at, ok = l.positionLocked()
-	values := l.changesLocked(store, from, to)
 	size := 0
-	waits := func(k string) []byte { return values[k] }
-	err = rangeOver(l.store, store, from, to, slices.Sorted(maps.Keys(values)), waits, func(k, v []byte) bool {
+	waits := func(dst []change, from, to []byte, n int) []change { return l.changesLocked(dst, store, from, to, n) }
+	err = rangeOver(l.under(store), from, to, waits, func(k, v []byte) bool {
 		if more = len(out) == limit || size >= pageBytes; more {
 			return false
 		}

@@ -25,6 +25,8 @@ type overlay struct {
 	bytes      int // of young
 	changed    int // bytes of the dirty entries
 	dirty      []*stateEntry
+	order      keysInOrder[*stateEntry] // of what is changed, if a range was read in this transaction
+	committed  pager                    // of the local store
 	undoLog    []undoEntry
 	last       *stateEntry // found by the last call, nil or in young: an operator that reads a key mostly writes it next
 }
@@ -34,7 +36,12 @@ type stateEntry struct {
 	key   string
 	value []byte
 	dirty bool // Invariant: a dirty entry is in young and in overlay.dirty.
+	fresh bool // of a dirty entry: before this transaction there was no such key
 }
+
+// changed says whether the transaction has made something else of the key. What comes and goes in one transaction, as a timer
+// may, leaves nothing behind it.
+func (e *stateEntry) changed() bool { return e.dirty && !(e.fresh && e.value == nil) }
 
 // undoEntry is what a key was before the record in hand.
 type undoEntry struct {
@@ -43,7 +50,9 @@ type undoEntry struct {
 }
 
 func newOverlay(name string, local LocalStore, limit int) *overlay {
-	return &overlay{name: name, local: local, limit: limit, young: map[string]*stateEntry{}, old: map[string]*stateEntry{}}
+	o := &overlay{name: name, local: local, limit: limit, young: map[string]*stateEntry{}, old: map[string]*stateEntry{}}
+	o.committed.store = func(from, to []byte, fn func(key, value []byte) bool) error { return local.Range(name, from, to, fn) }
+	return o
 }
 
 // find returns the entry of a key, read through to the local store.
@@ -88,9 +97,10 @@ func (o *overlay) Put(key, value []byte) error {
 	if err != nil {
 		return err
 	}
-	o.undoLog = append(o.undoLog, undoEntry{entry: e, was: *e})
+	was := *e
+	o.undoLog = append(o.undoLog, undoEntry{entry: e, was: was})
 	if !e.dirty {
-		e.dirty = true
+		e.dirty, e.fresh = true, e.value == nil
 		o.dirty = append(o.dirty, e)
 		o.changed += len(key) + len(e.value)
 	}
@@ -101,20 +111,41 @@ func (o *overlay) Put(key, value []byte) error {
 	} else {
 		e.value = append(make([]byte, 0, len(value)), value...)
 	}
+	o.place(e, was.changed())
 	return nil
+}
+
+// place puts an entry into the order, or takes it out of it, if it was not as it is.
+func (o *overlay) place(e *stateEntry, changed bool) {
+	switch {
+	case changed == e.changed():
+	case changed:
+		o.order.remove(e.key)
+	default:
+		o.order.set(e.key, e)
+	}
 }
 
 // Range implements topology.Store: the local store's keys merged with the transaction's changes.
 func (o *overlay) Range(from, to []byte, fn func(key, value []byte) bool) error {
-	var changed []string
-	for _, e := range o.dirty {
-		if inRange(e.key, from, to) {
-			changed = append(changed, e.key)
-		}
+	committed := func(from, bound []byte, fn func(key, value []byte) bool) error {
+		return o.committed.read(from, bound, to, fn)
 	}
-	slices.Sort(changed)
-	changed = slices.Compact(changed)
-	return rangeOver(o.local, o.name, from, to, changed, func(k string) []byte { return o.young[k].value }, fn)
+	return rangeOver(committed, from, to, o.changes, fn)
+}
+
+// changes appends to dst what the transaction has changed of a range, in order, at most n.
+func (o *overlay) changes(dst []change, from, to []byte, n int) []change {
+	if !o.order.kept() {
+		o.order.keep(func(yield func(string, *stateEntry) bool) {
+			for _, e := range o.dirty {
+				if e.changed() && !yield(e.key, e) {
+					return
+				}
+			}
+		})
+	}
+	return o.order.take(dst, from, to, n, func(e *stateEntry) []byte { return e.value })
 }
 
 // keep accepts what the record in hand did.
@@ -131,7 +162,9 @@ func (o *overlay) undo() {
 			o.dirty = o.dirty[:last]
 		}
 		o.bytes += len(u.was.value) - len(u.entry.value)
+		changed := u.entry.changed()
 		*u.entry = u.was
+		o.place(u.entry, changed)
 	}
 	o.undoLog = o.undoLog[:0]
 }
@@ -140,6 +173,9 @@ func (o *overlay) undo() {
 // arena.
 func (o *overlay) appendChanges(to []record.StateChange, mem *arena) []record.StateChange {
 	for _, e := range o.dirty {
+		if !e.changed() {
+			continue
+		}
 		key := append(mem.alloc(len(e.key)), e.key...)
 		mem.keep(len(key))
 		to = append(to, record.StateChange{Store: o.name, Key: key[:len(key):len(key)], Value: e.value})
@@ -149,6 +185,13 @@ func (o *overlay) appendChanges(to []record.StateChange, mem *arena) []record.St
 
 // commit makes the changes the committed content.
 func (o *overlay) commit() {
+	switch {
+	case len(o.dirty) == 0:
+	case o.order.kept():
+		o.committed.apply(o.changes)
+	default:
+		o.committed.forget()
+	}
 	for _, e := range o.dirty {
 		e.dirty = false
 	}
@@ -160,6 +203,7 @@ func (o *overlay) commit() {
 
 // abort forgets the changes: their keys are read from the local store again.
 func (o *overlay) abort() {
+	o.committed.forget()
 	o.undoLog = o.undoLog[:0]
 	for _, e := range o.dirty {
 		o.bytes -= len(e.key) + len(e.value) + 64
@@ -171,4 +215,5 @@ func (o *overlay) abort() {
 func (o *overlay) forgetChanges() {
 	clear(o.dirty)
 	o.dirty, o.changed, o.last = o.dirty[:0], 0, nil
+	o.order.forget()
 }
