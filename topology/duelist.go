@@ -16,7 +16,7 @@ type dueList struct {
 
 	w window.Millis // the watermark here
 	// next is a lower bound for the watermark at which something is due, unknown if that must be looked up.
-	// Invariant: nothing that the store holds is due before it.
+	// Invariant: nothing that the store holds is due before it, but for due.
 	next window.Millis
 	// low is a lower bound of when anything that the store holds is due, also of what is being done. Without it each look
 	// at the low end would pass over the graves of all that was deleted there since the last compaction.
@@ -44,7 +44,7 @@ func newDueList(op *operator, store Store, lag time.Duration) dueList {
 // Advance implements Timed.
 func (s *dueList) Advance(m Moment) bool {
 	s.w = m.Watermark.Add(-s.lag)
-	return s.next <= s.w
+	return len(s.due) > 0 || s.next <= s.w
 }
 
 // Reset implements Timed.
@@ -62,10 +62,13 @@ func (s *dueList) expect(due window.Millis) {
 	s.next, s.low = min(s.next, due), min(s.low, due)
 }
 
-// lookUp fills due with what the store has from the key from on (nil: the first; that of low, or one before it) and what
-// at says is due at or before the watermark; next becomes the time of what follows. at reads the time out of a key;
-// false: here the pieces end.
-func (s *dueList) lookUp(from []byte, values bool, at func(key []byte) (window.Millis, bool)) error {
+// idle says that nothing is due, without a look at the store.
+func (s *dueList) idle() bool { return len(s.due) == 0 && s.next > s.w }
+
+// lookUp fills due with what the store has from the key from on (nil: the first; that of low, or one before it), before the
+// key to, and what at says is due at or before the watermark; next becomes the time of what follows. at reads the time
+// out of a key; false: here the pieces end.
+func (s *dueList) lookUp(from, to []byte, values bool, at func(key []byte) (window.Millis, bool)) error {
 	s.next = never
 	low := s.w + 1
 	var slab []byte // fresh each time: keys and values that are decoded may share it
@@ -73,7 +76,7 @@ func (s *dueList) lookUp(from []byte, values bool, at func(key []byte) (window.M
 		slab = append(slab, b...)
 		return slab[len(slab)-len(b) : len(slab) : len(slab)]
 	}
-	err := s.store.Range(from, nil, func(k, v []byte) bool {
+	err := s.store.Range(from, to, func(k, v []byte) bool {
 		t, ok := at(k)
 		switch {
 		case !ok:
@@ -91,12 +94,10 @@ func (s *dueList) lookUp(from []byte, values bool, at func(key []byte) (window.M
 		return true
 	})
 	if err != nil {
+		s.next, s.due = unknown, nil
 		return s.op.fault("read state", err)
 	}
 	s.low = low // what a Fire deletes and that is undone was there when it was looked up, and is not before this
-	if len(s.due) > 0 {
-		s.next = unknown // until they are done
-	}
 	return nil
 }
 
@@ -192,8 +193,11 @@ func (x *dueIndex) hold(value []byte) {
 
 // first takes the list that is due next in hand, reads it and returns its key; nil: none is due.
 func (x *dueIndex) first() (key []byte, err error) {
+	if x.of.idle() {
+		return nil, nil
+	}
 	if len(x.of.due) == 0 {
-		err := x.of.lookUp(x.after(x.of.low), false, func(key []byte) (window.Millis, bool) {
+		err := x.of.lookUp(x.after(x.of.low), []byte{listOf}, false, func(key []byte) (window.Millis, bool) {
 			if len(key) <= timeBytes || key[0] != listIndex {
 				return 0, false
 			}

@@ -217,8 +217,8 @@ func (q *timerQueue) lookUp() error {
 		q.forget()
 		return errors.Join(err, broken)
 	}
-	if len(q.due) == 0 {
-		q.low = min(q.next, q.now+1)
+	if q.low = min(q.next, q.now+1); len(q.due) > 0 {
+		q.low = getTime(q.due[0][1:]) // what is taken off from here on may be undone
 	}
 	return nil
 }

@@ -79,6 +79,9 @@ func (s *windowTable[K, V, G, A, R]) put(r *record.Record[K, V], key []byte, spa
 // Fire implements Timed: it closes one window of one key.
 func (s *windowTable[K, V, G, A, R]) Fire(quiet bool) (did bool, err error) {
 	defer s.c.rescue(&err)
+	if s.idle() {
+		return false, nil
+	}
 	if len(s.due) == 0 {
 		if err := s.find(); err != nil || len(s.due) == 0 {
 			return false, err
@@ -111,7 +114,7 @@ func (s *windowTable[K, V, G, A, R]) find() error {
 		putTime(from, s.low.Add(-s.windows.GracePeriod()-s.windows.Size()))
 	}
 	var broken error
-	err := s.lookUp(from, s.onClose, func(key []byte) (window.Millis, bool) {
+	err := s.lookUp(from, nil, s.onClose, func(key []byte) (window.Millis, bool) {
 		if len(key) < timeBytes {
 			broken = fmt.Errorf("a key of %d bytes", len(key))
 			return 0, false
