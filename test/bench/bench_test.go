@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -123,6 +124,39 @@ func TestNoPeer(t *testing.T) {
 		_, err := preparePeer(t.Context(), dir, t.TempDir(), "", io.Discard)
 		if !errors.Is(err, errNoPeer) || !strings.Contains(err.Error(), "PEER") {
 			t.Errorf("%q: %v", dir, err)
+		}
+	}
+}
+
+// TestOwnCheck: our classes and our check are built into the peer, or it is refused: without the check each output of the
+// join of streams would be wrong.
+func TestOwnCheck(t *testing.T) {
+	for _, c := range []struct {
+		harness string
+		ok      bool
+	}{{"{\n" + verifyHead + "    rest\n", true}, {"{\n  private String verify(Other other) {\n", false}, {verifyHead + verifyHead, false}} {
+		p := &peer{dir: t.TempDir()}
+		classes := filepath.Join(p.dir, "src/main/java/bench")
+		if err := os.MkdirAll(classes, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		harness := filepath.Join(classes, "Bench.java")
+		if err := os.WriteFile(harness, []byte(c.harness), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.addOwn(); (err == nil) != c.ok || err != nil && !errors.Is(err, errNoPeer) {
+			t.Errorf("%q: %v", c.harness, err)
+		}
+		if !c.ok {
+			continue
+		}
+		if got, err := os.ReadFile(harness); err != nil || string(got) != "{\n"+verifyHead+verifyOwn+"    rest\n" {
+			t.Errorf("the harness is %q, %v", got, err)
+		}
+		for _, class := range []string{"Operators.java", "StreamJoin.java"} {
+			if _, err := os.Stat(filepath.Join(classes, class)); err != nil {
+				t.Error(err)
+			}
 		}
 	}
 }

@@ -16,7 +16,8 @@
 //
 //	throughput  1,000,000 records of 16 + 100 bytes with an ID header, 5 % of them repeats, 4 partitions:
 //	            copy (w1), dedup over one hour (w2), dedup and count per key (w3), dedup and count per key and
-//	            hour (w3-window), dedup and join with a table of the last value of each key (w4-join)
+//	            hour (w3-window), dedup and join with a table of the last value of each key (w4-join), dedup and
+//	            join of the two halves of the stream per key within 2.5 s (w5-streamjoin)
 //	latency     dedup, from the planned send to the receipt by a read_committed reader
 //	recovery    two million IDs, 5,000 records/s coming in, kill -9 and a start at once
 //
@@ -24,8 +25,13 @@
 // that its run.sh knows; "tuned" in a table is the best of these for each line. A run whose output the
 // checker calls wrong ends the program with an error: a figure of a wrong run is no figure.
 //
-// The last two workloads are not in the peer's program: peer/bench/Operators.java is copied among its classes, takes its
-// configuration and its deduplication, and has the two topologies. w3-window is wrong if its input crosses a full hour.
+// The last three workloads are not in the peer's program: peer/bench/Operators.java is copied among its classes, takes its
+// configuration and its deduplication, and has their topologies. w3-window is wrong if its input crosses a full hour.
+//
+// For w5-streamjoin peer/bench/StreamJoin.java loads the same records with times of their own, one millisecond apart in a
+// partition, so that a record finds one match on average wherever it runs. Its check, which is put into the peer's checker,
+// works out every pair from the input: each must come once, with both values, its key and its time, those of a key in
+// order, and nothing else.
 //
 // The machine should do nothing else meanwhile: "others" is the number of cores that something else used.
 package main

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +23,7 @@ type bench struct {
 	peer      string
 	libs      string
 	reps      int
+	records   int
 	parts     []string
 	workloads []string
 	conf      string // --conf flags for streamd only
@@ -43,8 +45,9 @@ func main() {
 	flag.StringVar(&b.peer, "peer", os.Getenv("PEER"), "folder of the Kafka Streams bench program (default $PEER)")
 	flag.StringVar(&b.libs, "kafka-libs", os.Getenv("STREAMD_KAFKA_LIBS"), "folder of Kafka's jars (default $STREAMD_KAFKA_LIBS, which make sets)")
 	flag.IntVar(&b.reps, "reps", 3, "repetitions, interleaved")
+	flag.IntVar(&b.records, "records", 1_000_000, "records of the throughput part; a figure of fewer is that of a start")
 	parts := flag.String("parts", "throughput,latency,recovery", "what to measure")
-	workloads := flag.String("workloads", "w1,w2,w3,w3-window,w4-join", "workloads of the throughput part")
+	workloads := flag.String("workloads", "w1,w2,w3,w3-window,w4-join,w5-streamjoin", "workloads of the throughput part")
 	flag.StringVar(&b.conf, "streamd", "", "arguments for streamdbench, as \"--conf.workers=1\"")
 	flag.StringVar(&b.work, "work", "", "folder to keep: a bench that was broken off goes on where it was (default: a temporary one)")
 	flag.DurationVar(&b.limit, "for", 0, "begin no run after this time; needs -work (default: no limit)")
@@ -117,9 +120,9 @@ func (b *bench) header(w io.Writer) error {
 	if err != nil {
 		commit = []byte("unknown")
 	}
-	_, err = fmt.Fprintf(w, "Commit %s, %s, %d cores, %s, %d repetitions, medians. Command:\n\n```\nmake bench PEER=...   # go run ./test/bench -reps %d -parts %s -workloads %s -streamd %q\n```\n\n",
+	_, err = fmt.Fprintf(w, "Commit %s, %s, %d cores, %s, %d repetitions, medians. Command:\n\n```\nmake bench PEER=...   # go run ./test/bench -reps %d -records %d -parts %s -workloads %s -streamd %q\n```\n\n",
 		strings.TrimSpace(string(commit)), time.Now().UTC().Format("2006-01-02"), runtime.NumCPU(), runtime.Version(), b.reps,
-		b.reps, strings.Join(b.parts, ","), strings.Join(b.workloads, ","), b.conf)
+		b.reps, b.records, strings.Join(b.parts, ","), strings.Join(b.workloads, ","), b.conf)
 	return err
 }
 
@@ -144,16 +147,15 @@ func (b *bench) operators(workload string, s system) system {
 	if !strings.Contains(workload, "-") {
 		return s
 	}
-	command := []string{"java"}
+	command := b.streams.java("bench.Operators")
 	var args []string
 	for _, a := range s.args {
 		if jvm, ok := strings.CutPrefix(a, "--jvm="); ok {
-			command = append(command, jvm)
+			command = slices.Insert(command, 1, jvm)
 		} else {
 			args = append(args, a)
 		}
 	}
-	command = append(command, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", b.streams.classPath(), "bench.Operators")
 	return system{s.name, append(args, "--exec="+strings.Join(command, " "))}
 }
 
@@ -169,7 +171,7 @@ func tuned(workload string) []system {
 
 var titles = map[string]string{
 	"w1": "copy", "w2": "dedup over one hour", "w3": "dedup and count per key",
-	"w3-window": "dedup and count per key and hour", "w4-join": "dedup and join with a table",
+	"w3-window": "dedup and count per key and hour", "w4-join": "dedup and join with a table", "w5-streamjoin": "dedup and join of two streams",
 }
 
 // rounds runs every system once per repetition, so that a change of the machine's mood meets all of them. What the
@@ -201,21 +203,25 @@ func (b *bench) rounds(ctx context.Context, title string, reps int, systems []sy
 }
 
 func (b *bench) throughput(ctx context.Context) ([]table, error) {
-	if err := b.streams.load(ctx); err != nil {
-		return nil, err
-	}
 	var tables []table
 	for _, w := range b.workloads {
 		name, ok := titles[w]
 		if !ok {
-			return nil, fmt.Errorf("workload %q: want w1, w2, w3, w3-window or w4-join", w)
+			return nil, fmt.Errorf("workload %q: want w1, w2, w3, w3-window, w4-join or w5-streamjoin", w)
 		}
-		title := "Throughput: " + name + ", 1,000,000 records"
+		topic := input
+		if w == "w5-streamjoin" {
+			topic = timedInput
+		}
+		if err := b.streams.load(ctx, topic, b.records); err != nil {
+			return nil, err
+		}
+		title := fmt.Sprintf("Throughput: %s, %d records", name, b.records)
 		systems := []system{b.streamd()}
 		for _, s := range append([]system{plain()}, tuned(w)...) {
 			systems = append(systems, b.operators(w, s))
 		}
-		all, err := b.rounds(ctx, title, b.reps, systems, "run", "--in=in", "--workload="+w, everyUpdate)
+		all, err := b.rounds(ctx, title, b.reps, systems, "run", "--in="+topic, "--records="+strconv.Itoa(b.records), "--workload="+w, everyUpdate)
 		if err != nil {
 			return nil, err
 		}

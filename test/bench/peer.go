@@ -3,13 +3,14 @@ package main
 import (
 	"bytes"
 	"context"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,10 +24,17 @@ type peer struct {
 	log io.Writer
 }
 
-// operatorsJava are the workloads that the peer's own program does not have. It is built with it.
+// ownJava are the workloads that the peer's own program does not have, with the input and the check of the join of streams. It
+// is built with it.
 //
-//go:embed peer/bench/Operators.java
-var operatorsJava []byte
+//go:embed peer/bench/*.java
+var ownJava embed.FS
+
+// The head of the peer's checker, which knows nothing but its own workloads, and what is put behind it.
+const (
+	verifyHead = "  private String verify(String out, int[][] input, long records) throws Exception {\n"
+	verifyOwn  = "    if (args.get(\"workload\").equals(StreamJoin.WORKLOAD)) return StreamJoin.verify(consumer(out), out, input);\n"
+)
 
 // errNoPeer says what PEER expects.
 var errNoPeer = errors.New("no peer: set PEER (or -peer) to a folder with the Kafka Streams bench program, that is run.sh, " +
@@ -75,13 +83,40 @@ func preparePeer(ctx context.Context, from, scratch, libs string, log io.Writer)
 	if err != nil {
 		return nil, fmt.Errorf("copying the peer: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(p.dir, "src/main/java/bench/Operators.java"), operatorsJava, 0o600); err != nil {
+	if err := p.addOwn(); err != nil {
 		return nil, err
 	}
 	if _, err := p.call(ctx, "build"); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// addOwn puts our classes among the peer's and our check into its checker.
+func (p *peer) addOwn() error {
+	classes := filepath.Join(p.dir, "src/main/java/bench")
+	files, err := ownJava.ReadDir("peer/bench")
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		data, err := ownJava.ReadFile("peer/bench/" + f.Name())
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(classes, f.Name()), data, 0o600); err != nil {
+			return err
+		}
+	}
+	harness := filepath.Join(classes, "Bench.java")
+	data, err := os.ReadFile(harness)
+	if err != nil {
+		return err
+	}
+	if bytes.Count(data, []byte(verifyHead)) != 1 {
+		return fmt.Errorf("%w: %s: want one line %q, which the check of the join of streams goes behind", errNoPeer, harness, strings.TrimSpace(verifyHead))
+	}
+	return os.WriteFile(harness, bytes.Replace(data, []byte(verifyHead), []byte(verifyHead+verifyOwn), 1), 0o600)
 }
 
 // classPath is where the peer's classes are after the build.
@@ -92,14 +127,19 @@ func (p *peer) classPath() string {
 
 // call runs run.sh with the arguments and returns the result lines of its output.
 func (p *peer) call(ctx context.Context, args ...string) ([]result, error) {
-	cmd := exec.CommandContext(ctx, "./run.sh", args...)
+	return p.command(ctx, append([]string{"./run.sh"}, args...)...)
+}
+
+// command is call of another program.
+func (p *peer) command(ctx context.Context, args ...string) ([]result, error) {
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir, cmd.Env = p.dir, p.env
 	// To the whole group: run.sh is a shell with a harness and an application below it.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	var out bytes.Buffer
-	if args[0] == "broker" {
+	if slices.Equal(args, []string{"./run.sh", "broker"}) {
 		// The broker outlives run.sh and inherits its output: a pipe would never end.
 		file, err := os.Create(filepath.Join(p.dir, "broker-start.log"))
 		if err != nil {
@@ -111,9 +151,9 @@ func (p *peer) call(ctx context.Context, args ...string) ([]result, error) {
 		cmd.Stdout = io.MultiWriter(&out, p.log)
 		cmd.Stderr = cmd.Stdout
 	}
-	fmt.Fprintf(p.log, "$ ./run.sh %s\n", strings.Join(args, " "))
+	fmt.Fprintf(p.log, "$ %s\n", strings.Join(args, " "))
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("the peer's run.sh %s: %w\n%s", strings.Join(args, " "), err, tail(out.String(), 3000))
+		return nil, fmt.Errorf("the peer's %s: %w\n%s", strings.Join(args, " "), err, tail(out.String(), 3000))
 	}
 	var all []result
 	for line := range strings.Lines(out.String()) {
@@ -129,16 +169,31 @@ func (p *peer) call(ctx context.Context, args ...string) ([]result, error) {
 	return all, nil
 }
 
-// load makes the input topic, unless an earlier call has.
-func (p *peer) load(ctx context.Context) error {
-	mark := filepath.Join(p.dir, "loaded")
-	if _, err := os.Stat(mark); err == nil {
+// The input topics. The loader of the peer deletes all topics whose names begin with that of its own.
+const (
+	input      = "in"
+	timedInput = "timed" // the same records with times of their own, for joins of streams
+)
+
+// load makes an input topic, unless an earlier call has.
+func (p *peer) load(ctx context.Context, topic string, records int) error {
+	mark, want := filepath.Join(p.dir, "loaded-"+topic), strconv.Itoa(records)
+	if have, err := os.ReadFile(mark); err == nil && string(have) == want {
 		return nil
 	}
-	if _, err := p.call(ctx, "load"); err != nil {
+	args := []string{"./run.sh", "one", "load"}
+	if topic == timedInput {
+		args = p.java("bench.StreamJoin", "--bootstrap=127.0.0.1:39092")
+	}
+	if _, err := p.command(ctx, append(args, "--in="+topic, "--records="+want)...); err != nil {
 		return err
 	}
-	return os.WriteFile(mark, nil, 0o600)
+	return os.WriteFile(mark, []byte(want), 0o600)
+}
+
+// java is the command that runs one of the classes.
+func (p *peer) java(class string, args ...string) []string {
+	return append([]string{"java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", p.classPath(), class}, args...)
 }
 
 // measure is call, with the bytes that the broker wrote to its files meanwhile.

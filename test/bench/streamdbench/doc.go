@@ -2,10 +2,12 @@
 // peer program, written with topology and processor, behind the peer's --exec protocol, so that one
 // loader, one meter and one checker judge both.
 //
-//	streamdbench --app=NAME --bootstrap=HOST:PORT --in=TOPIC --out=TOPIC --state=DIR --workload=w1|w2|w3 [--conf.NAME=VALUE ...]
+//	streamdbench --app=NAME --bootstrap=HOST:PORT --in=TOPIC --out=TOPIC --state=DIR --workload=WORKLOAD [--conf.NAME=VALUE ...]
 //
 // w1 copies. w2 drops records whose header "id" was seen within an hour. w3 does so and counts per
-// key; its value is the count as 8 big-endian bytes. The defaults are streamd's own. --conf takes
+// key; its value is the count as 8 big-endian bytes. w3-window counts per key and hour, w4-join joins with
+// a table of the last value of each key, w5-streamjoin joins the records with an even first byte with
+// the others of their key within 2.5 s. The defaults are streamd's own. --conf takes
 //
 //	workers             number of workers
 //	commit.interval.ms  the longest transaction

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -146,8 +147,15 @@ func build(flags map[string]string, m *marks) (*topology.Topology, error) {
 		rows := topology.ToTable(unique, "rows", bytes)
 		joined := topology.JoinTable(unique, rows, "joined", func(_, _, row []byte) ([]byte, error) { return row, nil })
 		topology.To(joined, flags["out"], bytes, bytes, topology.WithoutID())
+	case "w5-streamjoin":
+		unique := topology.Dedup(in, "unique", dedup...)
+		sides := topology.Branch(unique, "sides", isLeft)
+		within := topology.JoinWithin(2500 * time.Millisecond).Grace(2500 * time.Millisecond)
+		joined := topology.Join(sides[0], sides[1], "joined", within, func(_, left, right []byte) ([]byte, error) { return slices.Concat(left, right), nil })
+		// A result of streamd has no headers, one of the peer those of the record that made it: with its own ID it is as long.
+		topology.To(joined, flags["out"], bytes, bytes, topology.IDHeader(idHeader))
 	default:
-		return nil, fmt.Errorf("workload %q: want w1, w2, w3, w3-window or w4-join", w)
+		return nil, fmt.Errorf("workload %q: want w1, w2, w3, w3-window, w4-join or w5-streamjoin", w)
 	}
 	return b.Build()
 }
@@ -156,6 +164,9 @@ func build(flags map[string]string, m *marks) (*topology.Topology, error) {
 func withoutWindow(r record.Record[window.Key[[]byte], int64]) ([]byte, int64, error) {
 	return r.Key.Key, r.Value, nil
 }
+
+// isLeft says of which side of the join a record is, as the peer does.
+func isLeft(r record.Record[[]byte, []byte]) (bool, error) { return r.Value[0]&1 == 0, nil }
 
 func count(n int64, _ record.Record[[]byte, []byte]) (int64, error) { return n + 1, nil }
 

@@ -14,11 +14,13 @@ import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.Topology;
 import org.apache.kafka.streams.kstream.Consumed;
 import org.apache.kafka.streams.kstream.Grouped;
+import org.apache.kafka.streams.kstream.JoinWindows;
 import org.apache.kafka.streams.kstream.Joined;
 import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.KTable;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
+import org.apache.kafka.streams.kstream.StreamJoined;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.processor.api.FixedKeyProcessorSupplier;
 import org.apache.kafka.streams.state.KeyValueStore;
@@ -26,7 +28,7 @@ import org.apache.kafka.streams.state.WindowStore;
 
 /**
  * The workloads of the bench that the peer's own program does not have, for Kafka Streams: a count of
- * windows and a join with a table, both behind the same deduplication. It is compiled among the
+ * windows, a join with a table and a join of two streams, all behind the same deduplication. It is compiled among the
  * peer's classes, and takes their configuration and their deduplication as they are, so that these
  * figures stand beside the others.
  */
@@ -74,6 +76,7 @@ final class Operators {
     switch (workload) {
       case "w3-window" -> windows(unique, out);
       case "w4-join" -> join(unique, out);
+      case StreamJoin.WORKLOAD -> joinStreams(unique, out);
       default -> throw new IllegalArgumentException("workload " + workload);
     }
     return builder.build();
@@ -101,6 +104,18 @@ final class Operators {
                 .withValueSerde(BYTES));
     unique
         .join(rows, (value, row) -> row, Joined.with(BYTES, BYTES, BYTES))
+        .to(out, Produced.with(BYTES, BYTES));
+  }
+
+  /** The two halves of the stream, joined. The stores are the DSL's persistent window stores. */
+  private static void joinStreams(KStream<byte[], byte[]> unique, String out) {
+    KStream<byte[], byte[]> left = unique.filter((key, value) -> StreamJoin.isLeft(value));
+    KStream<byte[], byte[]> right = unique.filterNot((key, value) -> StreamJoin.isLeft(value));
+    left.join(
+            right,
+            StreamJoin::joined,
+            JoinWindows.ofTimeDifferenceAndGrace(StreamJoin.WINDOW, StreamJoin.GRACE),
+            StreamJoined.with(BYTES, BYTES, BYTES).withStoreName("joined"))
         .to(out, Produced.with(BYTES, BYTES));
   }
 
