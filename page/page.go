@@ -28,6 +28,10 @@ type Config struct {
 	// percentiles on the page.
 	Gatherer prometheus.Gatherer
 	Logger   *slog.Logger // nil: nothing is logged
+	// Link is the URL of the page that shows a pipeline at another instance, by the address that the instance gives itself
+	// (processor.WithAddress); empty: it has none. The address is text that whoever is in the consumer group may have written.
+	// nil: instances are shown without links.
+	Link func(pipeline, address string) string
 }
 
 // Handler is the http.Handler. Safe for concurrent use.
@@ -35,7 +39,7 @@ type Handler struct{ web *web.Handler }
 
 // New makes a handler. It starts nothing.
 func New(c Config) (*Handler, error) {
-	inner := web.Config{Version: web.Version{Version: c.Version}, Gatherer: c.Gatherer, Logger: c.Logger}
+	inner := web.Config{Version: web.Version{Version: c.Version}, Gatherer: c.Gatherer, Logger: c.Logger, Link: c.Link}
 	for i, p := range c.Pipelines {
 		if p.App == nil || p.Topology == nil {
 			return nil, fmt.Errorf("page: pipeline %d: it needs an App and its Topology", i)

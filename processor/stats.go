@@ -38,6 +38,7 @@ type stats struct {
 	stuck       map[string]string // by task: what holds up its input
 	unwritten   map[string]string // by task of a sink: why its rows are not written
 	globals     *globals          // nil: there are none
+	instances   *InstancesStatus  // nil: not known yet; never changed once it is here
 }
 
 // taskView is a copy of a task's committed figures.
@@ -210,7 +211,7 @@ func (s *stats) status(topo *topology.Topology) Status {
 	if out.Reason == "" {
 		out.Reason = s.paused()
 	}
-	out.Globals = s.globals.status()
+	out.Globals, out.Instances = s.globals.status(), s.instances
 	ops := map[string]*OperatorStatus{}
 	for _, sub := range topo.Subtopologies() {
 		for _, o := range sub.Operators {

@@ -42,14 +42,16 @@ var taskStates = [...]TaskState{TaskCreated, TaskRestoring, TaskRunning, TaskPau
 
 // Status is what an App says of itself. All counts are of committed work.
 type Status struct {
-	Pipeline     string              `json:"pipeline"`
-	State        State               `json:"state"`
-	Reason       string              `json:"reason,omitempty"` // of Failed and Blocked, or why it waits
-	Instance     string              `json:"instance"`
-	Started      time.Time           `json:"started"`
-	Tasks        []TaskStatus        `json:"tasks"`
-	Operators    []OperatorStatus    `json:"operators"`
-	Globals      []GlobalStatus      `json:"globals,omitempty"` // the global tables
+	Pipeline  string           `json:"pipeline"`
+	State     State            `json:"state"`
+	Reason    string           `json:"reason,omitempty"` // of Failed and Blocked, or why it waits
+	Instance  string           `json:"instance"`
+	Started   time.Time        `json:"started"`
+	Tasks     []TaskStatus     `json:"tasks"`
+	Operators []OperatorStatus `json:"operators"`
+	Globals   []GlobalStatus   `json:"globals,omitempty"` // the global tables
+	// Instances are those of the whole application. Asked for every ten seconds; nil: not known yet. Not to be changed.
+	Instances    *InstancesStatus    `json:"instances,omitempty"`
 	Transactions TransactionStatus   `json:"transactions"`
 	Errors       []RecordErrorStatus `json:"errors,omitempty"` // the last ones, oldest first
 }

@@ -36,6 +36,7 @@ func (e *engine) watchLoop(ctx context.Context) {
 	w := watch{engine: e}
 	for sleep(ctx, watchInterval) == nil {
 		w.look(ctx)
+		w.instances(ctx)
 	}
 }
 

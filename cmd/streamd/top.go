@@ -16,6 +16,7 @@ import (
 func (c *cli) topCommand() *cobra.Command {
 	var ask asking
 	var once bool
+	var show string
 	cfg := daemon.TopConfig{Out: c.stdout}
 	cmd := &cobra.Command{
 		Use:   "top",
@@ -26,13 +27,18 @@ func (c *cli) topCommand() *cobra.Command {
   streamd top --addr http://streamd-0:8080 --sort lag
   streamd top --once                              one screen, for a script or a report
 
-Keys: s sort, / filter steps and tasks by name, d duplicates, e errors, enter next pipeline, p pause, q quit.
+Keys: s sort, / filter steps and tasks by name, d duplicates, e errors, i instances, enter next pipeline, p pause, q quit.
 Exit codes: 0; 75 no process answers at the start.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains(daemon.Sorts(), cfg.View.Sort) {
 				return daemon.Usagef("--sort %q is not one of %s", cfg.View.Sort, strings.Join(daemon.Sorts(), ", "))
 			}
+			detail := slices.Index(daemon.Details(), show)
+			if detail < 0 {
+				return daemon.Usagef("--show %q is not one of %s", show, strings.Join(daemon.Details(), ", "))
+			}
+			cfg.View.Detail = daemon.TopDetail(detail)
 			if cfg.Interval <= 0 {
 				return daemon.Usagef("--interval %v: want more than 0", cfg.Interval)
 			}
@@ -74,6 +80,7 @@ Exit codes: 0; 75 no process answers at the start.`,
 	ask.flags(f)
 	f.DurationVar(&cfg.Interval, "interval", 2*time.Second, "time from one screen to the next")
 	f.BoolVar(&once, "once", false, "print one screen and end; also what happens when the output is no terminal")
+	f.StringVar(&show, "show", daemon.Details()[0], "what stands below the steps: "+strings.Join(daemon.Details(), ", "))
 	f.StringVar(&cfg.View.Sort, "sort", daemon.SortName, "order of steps and tasks: "+strings.Join(daemon.Sorts(), ", "))
 	return cmd
 }

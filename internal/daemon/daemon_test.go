@@ -266,7 +266,7 @@ func TestReachableAddress(t *testing.T) {
 	if err != nil {
 		t.Fatalf("this machine has no name: %v; give it one with: hostname NAME", err)
 	}
-	for in, want := range map[string]string{Off: "", ":8080": host + ":8080", "0.0.0.0:80": host + ":80", "[::]:80": host + ":80", "10.0.0.1:80": "10.0.0.1:80", "x:80": "x:80", "nonsense": ""} {
+	for in, want := range map[string]string{Off: "", ":8080": host + ":8080", "0.0.0.0:80": host + ":80", "[::]:80": host + ":80", "10.0.0.1:80": "10.0.0.1:80", "x:80": "x:80", "nonsense": "", "127.0.0.1:0": ""} {
 		if got := reachable(in); got != want {
 			t.Errorf("%s: %q, want %q", in, got, want)
 		}

@@ -8,8 +8,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -96,7 +99,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	for i, m := range members {
 		entries[i] = m.web
 	}
-	handler, err := web.New(web.Config{Version: c.Version, Pipelines: entries, Gatherer: registry, Logger: log})
+	handler, err := web.New(web.Config{Version: c.Version, Pipelines: entries, Gatherer: registry, Logger: log, Link: peerLink(c.Secure.scheme())})
 	if err != nil {
 		return err
 	}
@@ -239,10 +242,31 @@ func kafkaConfig(k pipeline.Kafka) processor.KafkaConfig {
 	return out
 }
 
+// peerLink makes the URL of another instance's page from its address, which anybody in the consumer group may have written: only a host and a
+// port are taken from it. Instances of one application are protected in one way, so that the scheme is this one's.
+func peerLink(scheme string) func(pipeline, address string) string {
+	return func(pipeline, address string) string {
+		u := url.URL{Scheme: scheme, Host: address, Path: "/", RawQuery: url.Values{"pipeline": {pipeline}}.Encode()}
+		host, port, err := net.SplitHostPort(address)
+		if err != nil || host == "" || strings.ContainsFunc(host, notInHost) {
+			return ""
+		}
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return ""
+		}
+		return u.String()
+	}
+}
+
+// notInHost tells what no name and no IP address of a host holds.
+func notInHost(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune(".-_:", r)
+}
+
 // reachable is the HTTP address as other machines can use it.
 func reachable(address string) string {
 	host, port, err := net.SplitHostPort(address)
-	if address == Off || err != nil {
+	if address == Off || err != nil || port == "0" { // of which the system chooses another one, later
 		return ""
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {

@@ -74,7 +74,11 @@ const (
 	TopTasks      TopDetail = iota // the default
 	TopDuplicates                  // d
 	TopErrors                      // e
+	TopInstances                   // i
 )
+
+// Details lists the details by name, as they are numbered.
+func Details() []string { return []string{"tasks", "duplicates", "errors", "instances"} }
 
 // RenderTop draws one screen, as lines that fit the view. Text that comes from records or files loses its control characters: it
 // must not drive the terminal.
@@ -101,6 +105,8 @@ func RenderTop(tops []Top, v TopView, now time.Time) []string {
 		s.duplicates(t, now)
 	case TopErrors:
 		s.errors(t, now)
+	case TopInstances:
+		s.instances(t, now)
 	default:
 		s.tasks(t, now)
 	}
@@ -115,7 +121,7 @@ func RenderTop(tops []Top, v TopView, now time.Time) []string {
 		footer += ": " + v.Filter
 	}
 	if !v.Typing {
-		footer += "   d duplicates  e errors  enter next pipeline  p pause  q quit"
+		footer += "   d duplicates  e errors  i instances  enter next pipeline  p pause  q quit"
 	}
 	if v.Paused {
 		footer = "PAUSED   " + footer
@@ -378,6 +384,28 @@ func (s *screen) errors(t Top, now time.Time) {
 	if len(rows) == 1 {
 		s.line(" none since the tasks came to that process")
 	}
+}
+
+// instances lists the instances of the application.
+func (s *screen) instances(t Top, now time.Time) {
+	rows := [][]string{{"INSTANCE", "PAGE", ">TASKS", "WHICH"}}
+	if t.Status.Instances == nil {
+		s.table(rows)
+		s.line(" not known yet: the consumer group is asked every ten seconds")
+		return
+	}
+	for _, x := range t.Status.Instances.List {
+		if !strings.Contains(x.Instance, s.view.Filter) {
+			continue
+		}
+		address := cmp.Or(x.Address, "none")
+		if x.Here {
+			address = "this one"
+		}
+		rows = append(rows, []string{plain(web.InstanceName(x)), plain(address), web.Count(len(x.Tasks)), plain(web.TaskRuns(x.Tasks))})
+	}
+	s.table(rows)
+	s.line(" as of " + web.Since(now, t.Status.Instances.AsOf) + " ago")
 }
 
 // plain takes out of a text what would drive a terminal.

@@ -30,6 +30,9 @@ func topOf() Top {
 		},
 		Errors: []processor.RecordErrorStatus{{Time: at.Add(-time.Minute), Operator: "publish", Stage: "encode", Action: "dead_letter", Position: "bills.raw/1@7", Error: "bad \x1b[31mvalue\n"}},
 	}
+	st.Instances = &processor.InstancesStatus{AsOf: at.Add(-4 * time.Second), List: []processor.InstanceStatus{
+		{Instance: "streamd-0", Here: true, Address: "h0:80", Tasks: []string{"bills/0", "bills/1", "bills/2"}}, {Instance: "streamd-1", Address: "h1:80\x1b[2J"}, {},
+	}}
 	nan := web.Number(math.NaN())
 	return Top{Summary: web.Summarize("bills-dedup", st), Status: st, Live: web.Live{
 		In: 48_100, Duplicates: .0015, LatencyP99: .16, CommitP99: nan,
@@ -57,11 +60,14 @@ func TestRenderTop(t *testing.T) {
 			},
 			[]string{"\x1b", "PAUSED"},
 		},
-		"once":        {TopView{Once: true}, []string{"bills/0"}, []string{"q quit", "filter"}},
-		"by lag":      {TopView{Sort: SortLag}, []string{"bills/1  running"}, nil},
-		"duplicates":  {TopView{Detail: TopDuplicates}, []string{"812 334       1 203", "0.15%"}, []string{"TASK"}},
-		"errors":      {TopView{Detail: TopErrors}, []string{"1m  publish  encode  dead_letter  bills.raw/1@7  bad  [31mvalue"}, []string{"\x1b", "TASK"}},
-		"no errors":   {TopView{Detail: TopErrors, Filter: "unique"}, []string{"none since", "filter: unique"}, []string{"publish"}},
+		"once":       {TopView{Once: true}, []string{"bills/0"}, []string{"q quit", "filter"}},
+		"by lag":     {TopView{Sort: SortLag}, []string{"bills/1  running"}, nil},
+		"duplicates": {TopView{Detail: TopDuplicates}, []string{"812 334       1 203", "0.15%"}, []string{"TASK"}},
+		"errors":     {TopView{Detail: TopErrors}, []string{"1m  publish  encode  dead_letter  bills.raw/1@7  bad  [31mvalue"}, []string{"\x1b", "TASK"}},
+		"no errors":  {TopView{Detail: TopErrors, Filter: "unique"}, []string{"none since", "filter: unique"}, []string{"publish"}},
+		"instances": {TopView{Detail: TopInstances}, []string{
+			" streamd-0        this one       3  bills/0–2", " streamd-1        h1:80 [2J      0", " (without an ID)  none           0", "as of 4.0s ago",
+		}, []string{"\x1b", "STREAM TIME", "not known"}},
 		"filter":      {TopView{Filter: "bills/2"}, []string{"bills/2"}, []string{"bills/0", "unique "}},
 		"typing":      {TopView{Filter: "bi", Typing: true}, []string{"/bi_"}, []string{"q quit"}},
 		"paused":      {TopView{Paused: true}, []string{"PAUSED"}, nil},
@@ -126,7 +132,7 @@ func unpainted(l string) string {
 
 func TestTopKeys(t *testing.T) {
 	v := TopView{Sort: SortName}
-	for _, k := range []byte("/ab\x7fcq\rssdp\r") {
+	for _, k := range []byte("/ab\x7fcq\rssidp\r") {
 		if v.Key(k) {
 			t.Fatalf("%q ends it", k)
 		}

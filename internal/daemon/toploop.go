@@ -137,6 +137,8 @@ func (v *TopView) Key(k byte) (quit bool) {
 		toggle(TopDuplicates)
 	case 'e':
 		toggle(TopErrors)
+	case 'i':
+		toggle(TopInstances)
 	case 'p':
 		v.Paused = !v.Paused
 	case '\r', '\n', '\t':

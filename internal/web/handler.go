@@ -64,6 +64,9 @@ type Config struct {
 	Pipelines []Entry             // in the order of the page
 	Gatherer  prometheus.Gatherer // nil: no /metrics
 	Logger    *slog.Logger        // nil: nothing is logged
+	// Link is the URL of the page that shows a pipeline at the instance with an address (processor.WithAddress), empty if there is none. The
+	// address is what somebody in the consumer group says. nil: instances are shown without links.
+	Link func(pipeline, address string) string
 }
 
 // Handler serves the pages and the API. Safe for concurrent use.
@@ -162,6 +165,7 @@ type Summary struct {
 	Reason       string          `json:"reason,omitempty"`
 	Ready        bool            `json:"ready"`
 	Instance     string          `json:"instance"`
+	Instances    int             `json:"instances"` // of the whole application; 0: not known yet
 	Started      time.Time       `json:"started"`
 	Tasks        int             `json:"tasks"`
 	TasksRunning int             `json:"tasks_running"`
@@ -179,6 +183,9 @@ func Summarize(name string, s processor.Status) Summary {
 	sum := Summary{
 		Name: name, State: s.State, Reason: s.Reason, Ready: s.Ready(), Instance: s.Instance, Started: s.Started,
 		Tasks: len(s.Tasks), Committed: s.Transactions.Committed, LastCommit: s.Transactions.LastCommit,
+	}
+	if s.Instances != nil {
+		sum.Instances = len(s.Instances.List)
 	}
 	for _, t := range s.Tasks {
 		if t.State == processor.TaskRunning {
@@ -211,7 +218,7 @@ func (h *Handler) summaries() []Summary {
 func (h *Handler) page(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	h.history.sample(now, h.interval)
-	v := h.view(now, parse(r.URL.Query()))
+	v := h.view(now, parse(r))
 	code := http.StatusOK
 	if v.Asked != "" {
 		code = http.StatusNotFound

@@ -3,6 +3,7 @@ package web
 import (
 	"fmt"
 	"math"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -25,15 +26,17 @@ const (
 // request is what an address of the page chooses. Everything in it comes from outside and is only compared or escaped.
 type request struct {
 	pipeline, step, query string
-	page                  int // of the tasks, from 1
+	page                  int  // of the tasks, from 1
+	local                 bool // the reader came by an address of this machine
 }
 
-func parse(v url.Values) request {
+func parse(r *http.Request) request {
+	v := r.URL.Query()
 	page, err := strconv.Atoi(v.Get("tasks"))
 	if err != nil {
 		page = 1
 	}
-	return request{v.Get("pipeline"), v.Get("step"), shorten(strings.TrimSpace(v.Get("q")), 100), page}
+	return request{v.Get("pipeline"), v.Get("step"), shorten(strings.TrimSpace(v.Get("q")), 100), page, loopback(r.Host)}
 }
 
 // values is the address of the page with one thing changed.
@@ -81,6 +84,7 @@ type pipelineView struct {
 	More    int // steps that are not shown
 	Step    *stepView
 	Tasks   tasksView
+	Peers   *instancesView
 	Txn     txnView
 	Errors  []errorView
 	Config  []Setting
@@ -207,6 +211,7 @@ func (h *Handler) pipelineView(now time.Time, e Entry, s *series, r request) *pi
 		}
 	}
 	p.Tasks = tasks(now, st, v.live, r)
+	p.Peers = h.instances(now, st, r)
 	p.Txn = transactions(now, st.Transactions)
 	p.Errors = failures(st.Errors)
 	return p

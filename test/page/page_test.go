@@ -79,6 +79,7 @@ func bills(tasks, operators int) (*acted, topology.Graph) {
 		}
 		st.Tasks = append(st.Tasks, t)
 	}
+	st.Instances = instancesOf(now, tasks)
 	g := topology.Graph{Nodes: []topology.GraphNode{{ID: "topic:bills.raw", Kind: topology.NodeTopic, Name: "bills.raw", Subtopology: -1}}}
 	before := "topic:bills.raw"
 	for i := range operators {
@@ -99,11 +100,26 @@ func bills(tasks, operators int) (*acted, topology.Graph) {
 	return &acted{s: st}, g
 }
 
+// instancesOf are instances that have the tasks mixed; the last one has no page.
+func instancesOf(now time.Time, tasks int) *processor.InstancesStatus {
+	out := &processor.InstancesStatus{AsOf: now.Add(-8 * time.Second)}
+	for i := range 3 {
+		out.List = append(out.List, processor.InstanceStatus{Instance: fmt.Sprintf("streamd-%d", i), Here: i == 0, Address: fmt.Sprintf("streamd-%d.streamd.example:8080", i)})
+	}
+	out.List[2].Address = ""
+	for i := range tasks {
+		x := &out.List[i*7/5%3]
+		x.Tasks = append(x.Tasks, fmt.Sprintf("bills/%d", i))
+	}
+	return out
+}
+
 func serve(t *testing.T, tasks, operators int) (*acted, string) {
 	t.Helper()
 	a, g := bills(tasks, operators)
 	h, err := web.New(web.Config{
 		Version:   web.Version{Version: "v0.1.0"},
+		Link:      func(pipeline, address string) string { return "http://" + address + "/?pipeline=" + pipeline },
 		Pipelines: []web.Entry{{Name: "bill-totals", Pipeline: a, Topology: g, Config: []web.Setting{{Name: "brokers", Value: "kafka-1:9092, kafka-2:9092"}, {Name: "sasl password", Value: "***"}}, Graph: func(string) (string, error) { return "", nil }}},
 	})
 	if err != nil {
@@ -247,7 +263,7 @@ func TestKeyboard(t *testing.T) {
 		reached = append(reached, at)
 	}
 	all := strings.Join(reached, " ")
-	for _, want := range []string{"#main", "pause", "?step=unique#step", "?step=step-6#step", "q", "metrics", "version"} {
+	for _, want := range []string{"#main", "pause", "?step=unique#step", "?step=step-6#step", "q", "http://streamd-1.streamd.example:8080/?pipeline=bill-totals", "metrics", "version"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%s is not reached: %s", want, all)
 		}
