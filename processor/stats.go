@@ -1,6 +1,10 @@
 package processor
 
 import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -17,7 +21,8 @@ import (
 // stats is what the process knows of itself: written by the workers at commits and transitions, read
 // by Status and by scrapes, which never wait for a worker.
 type stats struct {
-	served served // for queries
+	served served   // for queries
+	idKey  [32]byte // of idHash
 
 	mu          sync.Mutex // guards all below
 	state       State
@@ -48,12 +53,15 @@ type taskView struct {
 	known    bool // it is restored, so that the counters are what they were
 	counters []record.Counter
 	dedup    map[string]dedup.Stats
+	repeats  map[string][]repeat // by dedup operator
 	effects  map[string]topology.EffectStats
 	errors   []RecordErrorStatus
 }
 
 func newStats(now time.Time) *stats {
-	return &stats{state: Created, started: now, tasks: map[string]taskView{}, open: map[int]time.Time{}, aborts: map[string]uint64{}, restored: map[string]uint64{}, failed: map[int]string{}, unwritten: map[string]string{}}
+	s := &stats{state: Created, started: now, tasks: map[string]taskView{}, open: map[int]time.Time{}, aborts: map[string]uint64{}, restored: map[string]uint64{}, failed: map[int]string{}, unwritten: map[string]string{}}
+	_, _ = rand.Read(s.idKey[:]) // never fails
+	return s
 }
 
 func (s *stats) committed(worker int, now time.Time, records int, m *metric.Set) {
@@ -184,9 +192,10 @@ func (w *worker) publish(r *taskRun) {
 			}
 		}
 		v.counters = t.counters.committedValues()
-		v.dedup = map[string]dedup.Stats{}
+		v.dedup, v.repeats = map[string]dedup.Stats{}, map[string][]repeat{}
 		for _, l := range t.ids {
 			v.dedup[l.name] = l.index.Stats()
+			v.repeats[l.name] = l.repeats.last
 		}
 		v.effects = map[string]topology.EffectStats{}
 		for _, x := range t.chain.Calls {
@@ -212,7 +221,7 @@ func (s *stats) status(topo *topology.Topology) Status {
 		out.Reason = s.paused()
 	}
 	out.Globals, out.Instances = s.globals.status(), s.instances
-	ops := map[string]*OperatorStatus{}
+	ops, repeats := map[string]*OperatorStatus{}, map[string][]repeat{}
 	for _, sub := range topo.Subtopologies() {
 		for _, o := range sub.Operators {
 			out.Operators = append(out.Operators, OperatorStatus{Name: o.Name, Kind: o.Kind, Counters: map[string]uint64{}})
@@ -253,14 +262,41 @@ func (s *stats) status(topo *topology.Topology) Status {
 		for n, d := range v.dedup {
 			if o := ops[n]; o != nil && o.Dedup != nil {
 				o.Dedup.add(d)
+				repeats[n] = append(repeats[n], v.repeats[n]...)
 			}
 		}
+	}
+	for n, all := range repeats {
+		ops[n].Dedup.Last = s.duplicates(all)
 	}
 	slices.SortStableFunc(out.Errors, func(a, b RecordErrorStatus) int { return a.Time.Compare(b.Time) })
 	if n := len(out.Errors); n > keptErrors {
 		out.Errors = out.Errors[n-keptErrors:]
 	}
 	return out
+}
+
+// duplicates shows the last ones of several tasks.
+func (s *stats) duplicates(all []repeat) (out []DuplicateStatus) {
+	slices.SortStableFunc(all, func(a, b repeat) int { return a.time.Compare(b.time) })
+	for _, x := range all[max(0, len(all)-keptDuplicates):] {
+		d := DuplicateStatus{Time: x.time, Timestamp: x.timestamp, FirstSeen: x.first, Seen: "committed", ID: s.idHash(x.id)}
+		if x.at != (record.Position{}) {
+			d.Position = x.at.String()
+		}
+		if x.open {
+			d.Seen = "open_transaction"
+		}
+		out = append(out, d)
+	}
+	return out
+}
+
+// idHash is what is shown of an ID: see DuplicateStatus.
+func (s *stats) idHash(id record.Hash) string {
+	mac := hmac.New(sha256.New, s.idKey[:])
+	_, _ = mac.Write(id[:])
+	return hex.EncodeToString(mac.Sum(nil)[:4])
 }
 
 func (s *stats) oldestOpen() (oldest time.Time) {

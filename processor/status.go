@@ -109,6 +109,22 @@ type DedupStatus struct {
 	Expired           uint64        `json:"expired"`
 	// Rebuilds counts filters rebuilt, by reason.
 	Rebuilds map[string]uint64 `json:"rebuilds,omitempty"`
+	// Last are the last duplicates since the tasks came to this process, oldest first, at most 20.
+	Last []DuplicateStatus `json:"last_duplicates,omitempty"`
+}
+
+// DuplicateStatus is one record that a dedup operator found to be a duplicate. It says where the record is, and nothing of what is in it.
+type DuplicateStatus struct {
+	Time     time.Time `json:"time"`     // of the commit
+	Position string    `json:"position"` // topic/partition@offset of the record; empty: it is of a timer
+	// Timestamp is the record's own, FirstSeen about the stream time at which the first one with the ID was processed: see dedup.Answer. Where
+	// that one is, nothing keeps.
+	Timestamp time.Time `json:"timestamp"`
+	FirstSeen time.Time `json:"first_seen"`
+	// Seen is where it was found: committed or open_transaction.
+	Seen string `json:"seen"`
+	// ID is a keyed hash of the ID, equal for equal IDs. The key is this process's and known to nobody, so that IDs cannot be guessed from it.
+	ID string `json:"id_hash"`
 }
 
 // TransactionStatus sums the transactions of this process since its start.

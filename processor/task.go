@@ -110,6 +110,8 @@ type Task struct {
 	taskTime
 	current  record.Position
 	prepared bool
+	// preparedAt is when, by the host's clock.
+	preparedAt time.Time
 
 	out      []broker.Output
 	ahead    []broker.Output // outputs that do not wait for the transaction
@@ -155,7 +157,7 @@ func newTask(cfg taskConfig, name string, local LocalStore, point record.CommitP
 		if err != nil {
 			return nil, fmt.Errorf("processor: task %s: open the ID log of %q: %w", name, d.Name, err)
 		}
-		t.ids = append(t.ids, &idLog{name: d.Name, index: x, meter: cfg.meters[d.Name]})
+		t.ids = append(t.ids, &idLog{name: d.Name, index: x, meter: cfg.meters[d.Name], current: &t.current})
 	}
 	for _, s := range cfg.sub.Stores {
 		t.stores = append(t.stores, newOverlay(s.Name, local, cfg.stores[s.Name].maxBytes))
@@ -369,6 +371,7 @@ func (t *Task) begin() {
 	t.undoOut = savepoint{len(t.out), len(t.ahead), t.outBytes}
 	for _, l := range t.ids {
 		l.mark = l.index.Mark()
+		l.repeats.begin()
 	}
 }
 
@@ -383,6 +386,7 @@ func (t *Task) undo() {
 	t.ahead = t.ahead[:t.undoOut.ahead]
 	for _, l := range t.ids {
 		l.index.Rollback(l.mark)
+		l.repeats.undo()
 	}
 	for _, s := range t.stores {
 		s.undo()
@@ -405,7 +409,7 @@ func (t *Task) PrepareCommit(now time.Time) *Txn {
 	} else {
 		p.Counters = t.counters.snapshot(true)
 	}
-	t.pending, t.prepared = p, true
+	t.pending, t.prepared, t.preparedAt = p, true, now
 	return txn
 }
 
@@ -532,7 +536,7 @@ func (t *Task) PostCommit() error {
 		}
 	}
 	for _, l := range t.ids {
-		l.commit()
+		l.commit(t.preparedAt)
 	}
 	for _, s := range t.stores {
 		s.commit()

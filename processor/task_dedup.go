@@ -14,6 +14,8 @@ type idLog struct {
 	index   *dedup.Index
 	mark    int // savepoint of the record in hand
 	sealing bool
+	current *record.Position // of the record in hand
+	repeats repeatLog
 
 	tapped bool        // somebody looks for an ID: note it in seen
 	seen   record.Hash // of the record in hand
@@ -40,6 +42,13 @@ type idMeter struct {
 
 // Check implements topology.IDLog.
 func (l *idLog) Check(h record.Hash, payload uint64, at time.Time) (dedup.Answer, error) {
+	a, err := l.check(h, payload, at)
+	l.noteRepeat(h, a, at)
+	return a, err
+}
+
+// check asks the index, and measures it.
+func (l *idLog) check(h record.Hash, payload uint64, at time.Time) (dedup.Answer, error) {
 	if l.tapped {
 		l.seen = h
 	}
@@ -72,8 +81,9 @@ func (l *idLog) noteAge(a dedup.Answer, at time.Time) {
 	}
 }
 
-func (l *idLog) commit() {
+func (l *idLog) commit(now time.Time) {
 	l.index.Commit()
+	l.repeats.commit(now)
 	for _, d := range l.ages {
 		l.meter.age.Observe(d.Seconds())
 	}
@@ -82,6 +92,7 @@ func (l *idLog) commit() {
 
 func (l *idLog) abort() {
 	l.index.Abort()
+	l.repeats.abort()
 	l.ages = l.ages[:0]
 }
 
