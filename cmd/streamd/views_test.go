@@ -18,7 +18,7 @@ import (
 // At rest the metrics, the API, `streamd status`, `streamd top` and the page name the same figures, to the record.
 func TestTheViewsAgreeAtRest(t *testing.T) {
 	const bills, copies, strangers = 12_347, 1_203, 17 // strangers have no ID and are forwarded
-	_, p, c, k := daemonOf(t, strings.Replace(pipelineText, "id: value.id\n", "id: value.id\n      on_missing_id: forward\n", 1))
+	b, p, c, k := daemonOf(t, strings.Replace(pipelineText, "id: value.id\n", "id: value.id\n      on_missing_id: forward\n", 1))
 	send := func(n int, value string) {
 		r := &kgo.Record{Key: fmt.Append(nil, n), Value: []byte(value)}
 		k.Produce(t.Context(), r, func(_ *kgo.Record, err error) {
@@ -112,11 +112,51 @@ func TestTheViewsAgreeAtRest(t *testing.T) {
 			t.Errorf("%s: status has no %q:\n%s", v.what, v.status, got)
 		}
 	}
+	theLastDuplicatesAgree(t, status, shown, view(t, "top", "--addr", p.socket, "--show", "duplicates"), b.Address())
 	if got := view(t, "top", "--addr", p.socket, "--once"); !strings.Contains(got, "lag 0 ") || !strings.Contains(got, "12.3k IDs") || !strings.Contains(got, "in/0\n") {
 		t.Errorf("top:\n%s", got)
 	}
 	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// theLastDuplicatesAgree: the API, the page and top name the same ones, and each is the record of a copy at the end of its partition.
+func theLastDuplicatesAgree(t *testing.T, status processor.Status, page, top, address string) {
+	t.Helper()
+	var last []processor.DuplicateStatus
+	for _, o := range status.Operators {
+		if o.Name == "unique" {
+			last = o.Dedup.Last
+		}
+	}
+	if len(last) != 20 {
+		t.Fatalf("%d last duplicates: %+v", len(last), last)
+	}
+	k, err := kgo.NewClient(kgo.SeedBrokers(address), kgo.ConsumeTopics("in"), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	seen, copies := map[string]bool{}, map[string]bool{} // by value, by position
+	for n := 0; n < 13_567; {
+		f := k.PollFetches(t.Context())
+		if err := f.Err(); err != nil {
+			t.Fatal(err)
+		}
+		f.EachRecord(func(r *kgo.Record) {
+			n++
+			copies[fmt.Sprintf("in/%d@%d", r.Partition, r.Offset)] = seen[string(r.Value)] && string(r.Value) != "{}"
+			seen[string(r.Value)] = true
+		})
+	}
+	for _, d := range last {
+		if !copies[d.Position] {
+			t.Errorf("%s is no copy", d.Position)
+		}
+		if !strings.Contains(page, d.Position+" ") || !strings.Contains(page, d.ID) || !strings.Contains(top, d.Position+" ") || !strings.Contains(top, d.ID) {
+			t.Errorf("%s %s is not on the page, or not in top:\n%s", d.Position, d.ID, top)
+		}
 	}
 }
 

@@ -103,6 +103,8 @@ func RenderTop(tops []Top, v TopView, now time.Time) []string {
 	switch v.Detail {
 	case TopDuplicates:
 		s.duplicates(t, now)
+		s.line("")
+		s.lastDuplicates(t, now)
 	case TopErrors:
 		s.errors(t, now)
 	case TopInstances:
@@ -368,6 +370,24 @@ func (s *screen) duplicates(t Top, now time.Time) {
 			row = append(row, "-", "-", "left out: one before it drops every duplicate")
 		}
 		rows = append(rows, row)
+	}
+	s.table(rows)
+}
+
+// lastDuplicates lists where they are, the newest first.
+func (s *screen) lastDuplicates(t Top, now time.Time) {
+	rows := [][]string{{">AGO", "STEP", "RECORD", ">AFTER THE FIRST", "FOUND IN", "ID HASH"}}
+	for _, o := range t.Status.Operators {
+		if o.Dedup == nil || !strings.Contains(o.Name, s.view.Filter) {
+			continue
+		}
+		for _, d := range slices.Backward(o.Dedup.Last) {
+			rows = append(rows, []string{web.Since(now, d.Time), plain(o.Name), plain(web.DuplicateAt(d)), web.DuplicateAge(d), web.DuplicateSeen(d), plain(d.ID)})
+		}
+	}
+	if len(rows) == 1 {
+		s.line(" no duplicate since the tasks came to that process")
+		return
 	}
 	s.table(rows)
 }

@@ -33,6 +33,10 @@ func topOf() Top {
 	st.Instances = &processor.InstancesStatus{AsOf: at.Add(-4 * time.Second), List: []processor.InstanceStatus{
 		{Instance: "streamd-0", Here: true, Address: "h0:80", Tasks: []string{"bills/0", "bills/1", "bills/2"}}, {Instance: "streamd-1", Address: "h1:80\x1b[2J"}, {},
 	}}
+	st.Operators[0].Dedup.Last = []processor.DuplicateStatus{
+		{Time: at.Add(-time.Hour), Position: "bills.raw/1@91002", Timestamp: at, FirstSeen: at.Add(-178 * time.Minute), Seen: "committed", ID: "4f1a0b22"},
+		{Time: at.Add(-time.Second), Position: "bills.raw/0@7\x1b[2J", Timestamp: at, FirstSeen: at, Seen: "open_transaction", ID: "00ff00ff"},
+	}
 	nan := web.Number(math.NaN())
 	return Top{Summary: web.Summarize("bills-dedup", st), Status: st, Live: web.Live{
 		In: 48_100, Duplicates: .0015, LatencyP99: .16, CommitP99: nan,
@@ -60,11 +64,15 @@ func TestRenderTop(t *testing.T) {
 			},
 			[]string{"\x1b", "PAUSED"},
 		},
-		"once":       {TopView{Once: true}, []string{"bills/0"}, []string{"q quit", "filter"}},
-		"by lag":     {TopView{Sort: SortLag}, []string{"bills/1  running"}, nil},
-		"duplicates": {TopView{Detail: TopDuplicates}, []string{"812 334       1 203", "0.15%"}, []string{"TASK"}},
-		"errors":     {TopView{Detail: TopErrors}, []string{"1m  publish  encode  dead_letter  bills.raw/1@7  bad  [31mvalue"}, []string{"\x1b", "TASK"}},
-		"no errors":  {TopView{Detail: TopErrors, Filter: "unique"}, []string{"none since", "filter: unique"}, []string{"publish"}},
+		"once":   {TopView{Once: true}, []string{"bills/0"}, []string{"q quit", "filter"}},
+		"by lag": {TopView{Sort: SortLag}, []string{"bills/1  running"}, nil},
+		"duplicates": {TopView{Detail: TopDuplicates}, []string{
+			"812 334       1 203", "0.15%",
+			" 1.0s  unique  bills.raw/0@7 [2J              0ms  same transaction  00ff00ff\n   1h  unique  bills.raw/1@91002           2h 58m  committed         4f1a0b22",
+		}, []string{"\x1b", "TASK"}},
+		"no duplicates": {TopView{Detail: TopDuplicates, Filter: "publish"}, []string{"no duplicate since"}, []string{"4f1a0b22"}},
+		"errors":    {TopView{Detail: TopErrors}, []string{"1m  publish  encode  dead_letter  bills.raw/1@7  bad  [31mvalue"}, []string{"\x1b", "TASK"}},
+		"no errors": {TopView{Detail: TopErrors, Filter: "unique"}, []string{"none since", "filter: unique"}, []string{"publish"}},
 		"instances": {TopView{Detail: TopInstances}, []string{
 			" streamd-0        this one       3  bills/0–2", " streamd-1        h1:80 [2J      0", " (without an ID)  none           0", "as of 4.0s ago",
 		}, []string{"\x1b", "STREAM TIME", "not known"}},

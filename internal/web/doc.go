@@ -12,7 +12,7 @@
 //	/api/v1/events                       server-sent events: lines and rates of all pipelines, every two seconds
 //
 // It is read-only and answers GET and HEAD. It shows positions and counts, never keys or values of
-// records, since it has no login. All links are relative, so that the handler can be mounted below
+// records, since it has no login; of IDs a hash under a key that nobody knows (processor.DuplicateStatus). All links are relative, so that the handler can be mounted below
 // any prefix that ends with a slash; all assets are embedded.
 //
 // The page is HTML from the server, the graph and the small curves (SVG) too: all of it is there without

@@ -112,6 +112,7 @@ type stepView struct {
 	Dedup      bool
 	Ages       []Bar
 	AgesNote   string
+	Last       []duplicateRow
 	Counters   []fact
 }
 
@@ -361,6 +362,7 @@ func (p *stepView) dedup(now time.Time, o processor.OperatorStatus, rates Rates,
 		fact{"bloom filters", Percent(d.BloomFill) + " full", Size(d.BloomBytes) + " in memory"},
 		fact{"false positives", oneIn(d.FalsePositiveRate), falseSeen(c)})
 	p.Ages, p.AgesNote = lateness(age, d.Retention)
+	p.Last = lastDuplicates(d)
 }
 
 // falseSeen says how often a filter really was wrong.

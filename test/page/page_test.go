@@ -88,7 +88,7 @@ func bills(tasks, operators int) (*acted, topology.Graph) {
 		if i == 1 {
 			name, o.Name, kind, o.Kind = "unique", "unique", "dedup", "dedup"
 			o.Counters = map[string]uint64{"in": 48_000, "out": 47_900, "dedup/checked": 48_000, "dedup/dup_committed": 100, "errors/id/dead_letter": 20}
-			o.Dedup = &processor.DedupStatus{IDs: 41_200_000, Retention: 7 * 24 * time.Hour, Oldest: now.Add(-100 * time.Hour), BloomBytes: 90 << 20, BloomFill: .31, FalsePositiveRate: .0005}
+			o.Dedup = &processor.DedupStatus{Last: duplicates(now), IDs: 41_200_000, Retention: 7 * 24 * time.Hour, Oldest: now.Add(-100 * time.Hour), BloomBytes: 90 << 20, BloomFill: .31, FalsePositiveRate: .0005}
 		}
 		st.Operators = append(st.Operators, o)
 		g.Nodes = append(g.Nodes, topology.GraphNode{ID: "operator:" + name, Kind: topology.NodeOperator, Name: name, Operator: kind})
@@ -98,6 +98,18 @@ func bills(tasks, operators int) (*acted, topology.Graph) {
 		}
 	}
 	return &acted{s: st}, g
+}
+
+// duplicates are as many as a status has at most.
+func duplicates(now time.Time) (out []processor.DuplicateStatus) {
+	for i := range 20 {
+		d := processor.DuplicateStatus{Time: now, Position: fmt.Sprintf("bills.raw/%d@%d", i%3, 91_002+i*17), Timestamp: now, FirstSeen: now.Add(-time.Duration(i*i*i) * time.Minute), Seen: "committed", ID: fmt.Sprintf("%08x", i/2*77_777_777)}
+		if i%7 == 3 {
+			d.Seen = "open_transaction"
+		}
+		out = append(out, d)
+	}
+	return out
 }
 
 // instancesOf are instances that have the tasks mixed; the last one has no page.
