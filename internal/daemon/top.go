@@ -100,6 +100,10 @@ func RenderTop(tops []Top, v TopView, now time.Time) []string {
 	s.line("")
 	s.steps(t, now)
 	s.line("")
+	if len(t.Status.Globals) > 0 {
+		s.globals(t, now)
+		s.line("")
+	}
 	switch v.Detail {
 	case TopDuplicates:
 		s.duplicates(t, now)
@@ -270,6 +274,9 @@ func (s *screen) steps(t Top, now time.Time) {
 		if o.Dedup != nil {
 			detail = web.DedupDetail(o.Dedup, now)
 		}
+		if o.Effect != nil {
+			detail = web.EffectDetail(o.Effect)
+		}
 		rows = append(rows, []string{plain(o.Name), o.Kind, web.Short(r.In), web.Short(r.Out), dropped, web.Count(failures(o)), detail})
 	}
 	s.table(rows)
@@ -388,6 +395,22 @@ func (s *screen) lastDuplicates(t Top, now time.Time) {
 	if len(rows) == 1 {
 		s.line(" no duplicate since the tasks came to that process")
 		return
+	}
+	s.table(rows)
+}
+
+// globals lists the global tables.
+func (s *screen) globals(t Top, now time.Time) {
+	rows := [][]string{{"GLOBAL TABLE", "STATE", ">ROWS", ">LAG", ">AS OF", "REASON"}}
+	for _, g := range t.Status.Globals {
+		asOf, lag := "-", web.Count(g.Lag)
+		if !g.AsOf.IsZero() {
+			asOf = web.Since(now, g.AsOf) + " ago"
+		}
+		if g.State == processor.GlobalReading {
+			lag = web.Short(float64(g.Remaining)) + " left"
+		}
+		rows = append(rows, []string{plain(g.Name), string(g.State), web.Count(g.Rows), lag, asOf, plain(g.Reason)})
 	}
 	s.table(rows)
 }

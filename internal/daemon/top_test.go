@@ -37,6 +37,11 @@ func topOf() Top {
 		{Time: at.Add(-time.Hour), Position: "bills.raw/1@91002", Timestamp: at, FirstSeen: at.Add(-178 * time.Minute), Seen: "committed", ID: "4f1a0b22"},
 		{Time: at.Add(-time.Second), Position: "bills.raw/0@7\x1b[2J", Timestamp: at, FirstSeen: at, Seen: "open_transaction", ID: "00ff00ff"},
 	}
+	st.Operators[1].Effect = &processor.EffectStatus{Waiting: 7, Uncertain: 2}
+	st.Globals = []processor.GlobalStatus{
+		{Name: "rates", State: processor.GlobalStale, Reason: "no\x1b[2J leader", Rows: 12_345, AsOf: at.Add(-5 * time.Minute), Lag: 17},
+		{Name: "names", State: processor.GlobalReading, Remaining: 611_000},
+	}
 	nan := web.Number(math.NaN())
 	return Top{Summary: web.Summarize("bills-dedup", st), Status: st, Live: web.Live{
 		In: 48_100, Duplicates: .0015, LatencyP99: .16, CommitP99: nan,
@@ -71,6 +76,11 @@ func TestRenderTop(t *testing.T) {
 			" 1.0s  unique  bills.raw/0@7 [2J              0ms  same transaction  00ff00ff\n   1h  unique  bills.raw/1@91002           2h 58m  committed         4f1a0b22",
 		}, []string{"\x1b", "TASK"}},
 		"no duplicates": {TopView{Detail: TopDuplicates, Filter: "publish"}, []string{"no duplicate since"}, []string{"4f1a0b22"}},
+		"effects":       {TopView{}, []string{"4  7 calls wait, 0 run, 2 of them uncertain"}, nil},
+		"global tables": {TopView{}, []string{
+			" rates         stale    12 345         17  5m ago  no [2J leader\n", " names         reading       0  611k left       -",
+		}, []string{"\x1b"}},
+
 		"errors":    {TopView{Detail: TopErrors}, []string{"1m  publish  encode  dead_letter  bills.raw/1@7  bad  [31mvalue"}, []string{"\x1b", "TASK"}},
 		"no errors": {TopView{Detail: TopErrors, Filter: "unique"}, []string{"none since", "filter: unique"}, []string{"publish"}},
 		"instances": {TopView{Detail: TopInstances}, []string{

@@ -84,6 +84,7 @@ type pipelineView struct {
 	More    int // steps that are not shown
 	Step    *stepView
 	Tasks   tasksView
+	Globals []globalRow
 	Peers   *instancesView
 	Txn     txnView
 	Errors  []errorView
@@ -212,6 +213,7 @@ func (h *Handler) pipelineView(now time.Time, e Entry, s *series, r request) *pi
 		}
 	}
 	p.Tasks = tasks(now, st, v.live, r)
+	p.Globals = globals(now, st.Globals)
 	p.Peers = h.instances(now, st, r)
 	p.Txn = transactions(now, st.Transactions)
 	p.Errors = failures(st.Errors)
@@ -291,6 +293,9 @@ func step(now time.Time, o processor.OperatorStatus, rates Rates, r request) ste
 	if d := o.Dedup; d != nil {
 		row.Detail = DedupDetail(d, now)
 	}
+	if e := o.Effect; e != nil {
+		row.Detail = EffectDetail(e)
+	}
 	return row
 }
 
@@ -335,6 +340,9 @@ func panel(now time.Time, o processor.OperatorStatus, v view) *stepView {
 	}
 	if o.Dedup != nil || o.Kind == "dedup" {
 		p.dedup(now, o, rates, v.age)
+	}
+	if o.Effect != nil {
+		p.effect(o.Effect)
 	}
 	return p
 }

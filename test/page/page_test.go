@@ -79,6 +79,11 @@ func bills(tasks, operators int) (*acted, topology.Graph) {
 		}
 		st.Tasks = append(st.Tasks, t)
 	}
+	st.Globals = []processor.GlobalStatus{
+		{Name: "rates", Topic: "exchange.rates", State: processor.GlobalStale, Reason: "the leader of exchange.rates/3 does not answer: the rows stay as they were", Rows: 12_345, Bytes: 3 << 20, MaxBytes: 64 << 20, AsOf: now.Add(-5 * time.Minute), Lag: 17},
+		{Name: "shops", Topic: "shops", State: processor.GlobalCurrent, Rows: 77, MaxBytes: 64 << 20, AsOf: now},
+		{Name: "names", Topic: "names", State: processor.GlobalReading, Remaining: 611_000, MaxBytes: 64 << 20},
+	}
 	st.Instances = instancesOf(now, tasks)
 	g := topology.Graph{Nodes: []topology.GraphNode{{ID: "topic:bills.raw", Kind: topology.NodeTopic, Name: "bills.raw", Subtopology: -1}}}
 	before := "topic:bills.raw"
@@ -89,6 +94,9 @@ func bills(tasks, operators int) (*acted, topology.Graph) {
 			name, o.Name, kind, o.Kind = "unique", "unique", "dedup", "dedup"
 			o.Counters = map[string]uint64{"in": 48_000, "out": 47_900, "dedup/checked": 48_000, "dedup/dup_committed": 100, "errors/id/dead_letter": 20}
 			o.Dedup = &processor.DedupStatus{Last: duplicates(now), IDs: 41_200_000, Retention: 7 * 24 * time.Hour, Oldest: now.Add(-100 * time.Hour), BloomBytes: 90 << 20, BloomFill: .31, FalsePositiveRate: .0005}
+		}
+		if i == 3 {
+			kind, o.Kind, o.Effect = "effect", "effect", &processor.EffectStatus{Waiting: 12, Running: 5, Uncertain: 3, Hanging: 1}
 		}
 		st.Operators = append(st.Operators, o)
 		g.Nodes = append(g.Nodes, topology.GraphNode{ID: "operator:" + name, Kind: topology.NodeOperator, Name: name, Operator: kind})
