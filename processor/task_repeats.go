@@ -24,32 +24,35 @@ type repeat struct {
 // repeatLog holds the last duplicates of an operator in a task. Its zero value is empty.
 type repeatLog struct {
 	last []repeat // committed, oldest first, at most keptDuplicates. Never changed once it is here: status reads it
-	// open are those of the open transaction, oldest first: the last ones at least, up to twice as many.
-	open []repeat
-	n    int // how many the open transaction had, up to now
-	mark int // n at the begin of the record in hand
+	open []repeat // of the open transaction, oldest first: the last keptDuplicates at least, and up to twice as many
+	hand []repeat // of the record in hand, which may be undone: the last keptDuplicates
 }
 
-// note adds a duplicate of the open transaction.
+// note adds a duplicate of the record in hand.
 func (r *repeatLog) note(x repeat) {
-	if len(r.open) == 2*keptDuplicates {
-		r.open = append(r.open[:0], r.open[keptDuplicates:]...)
+	if len(r.hand) == keptDuplicates {
+		r.hand = append(r.hand[:0], r.hand[1:]...)
 	}
-	r.open = append(r.open, x)
-	r.n++
+	r.hand = append(r.hand, x)
 }
 
-// begin starts a record, undo takes back what it has added.
-func (r *repeatLog) begin() { r.mark = r.n }
-
-func (r *repeatLog) undo() {
-	r.open = r.open[:len(r.open)-min(r.n-r.mark, len(r.open))]
-	r.n = r.mark
+// begin starts a record: what the one before it has added stays.
+func (r *repeatLog) begin() {
+	if len(r.hand) == 0 {
+		return
+	}
+	if more := len(r.open) + len(r.hand) - 2*keptDuplicates; more > 0 {
+		r.open = append(r.open[:0], r.open[max(more, len(r.open)-keptDuplicates):]...)
+	}
+	r.open, r.hand = append(r.open, r.hand...), r.hand[:0]
 }
+
+// undo takes back what the record in hand has added.
+func (r *repeatLog) undo() { r.hand = r.hand[:0] }
 
 // commit keeps the last ones of the transaction.
 func (r *repeatLog) commit(now time.Time) {
-	if r.n == 0 {
+	if r.begin(); len(r.open) == 0 {
 		return
 	}
 	added := r.open[max(0, len(r.open)-keptDuplicates):]
@@ -63,7 +66,7 @@ func (r *repeatLog) commit(now time.Time) {
 }
 
 // abort forgets those of the transaction.
-func (r *repeatLog) abort() { r.open, r.n, r.mark = r.open[:0], 0, 0 }
+func (r *repeatLog) abort() { r.open, r.hand = r.open[:0], r.hand[:0] }
 
 // noteRepeat keeps where a duplicate was.
 func (l *idLog) noteRepeat(h record.Hash, a dedup.Answer, at time.Time) {
