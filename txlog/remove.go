@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // Remove removes the log of an application from a directory, and the directory if nothing else is in it. One that is not there is
@@ -27,12 +28,15 @@ func removeLog(dir, app string) error {
 	if known, err := readJSON(dir, stateName, &s); err == nil && known && s.App != app {
 		return fmt.Errorf("txlog: %w: %q is of %q, not of %q", ErrOtherApp, dir, s.App, app)
 	}
-	stores, err := filepath.Glob(filepath.Join(dir, storeName+"*"))
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("txlog: remove: %w", err)
 	}
-	for _, path := range stores {
-		if err := os.RemoveAll(path); err != nil {
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), storeName) { // the store, and those that were set aside
+			continue
+		}
+		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 			return fmt.Errorf("txlog: remove: %w", err)
 		}
 	}
@@ -42,8 +46,7 @@ func removeLog(dir, app string) error {
 			return fmt.Errorf("txlog: remove: %w", err)
 		}
 	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
+	if entries, err = os.ReadDir(dir); err != nil {
 		return fmt.Errorf("txlog: remove: %w", err)
 	}
 	if len(entries) > 0 {
