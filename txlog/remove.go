@@ -7,26 +7,37 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/streamd/streamd/internal/fault"
 )
 
 // Remove removes the log of an application from a directory, and the directory if nothing else is in it. One that is not there is
 // no error. ErrLocked while a process has it, ErrOtherApp if it is another application's. Killed in the middle, it leaves a
 // directory that Open would restore in full, and that Remove can remove.
-func Remove(dir, app string) error {
+//
+// What is to be done before, first, is done when it is known that nothing is in the way, and while nobody can open the directory. If it
+// fails nothing is removed.
+func Remove(dir, app string, first func() error) error {
 	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return first()
 	}
 	lock, err := lockDir(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(removeLog(dir, app), lock.release())
+	return errors.Join(removeLog(dir, app, lock, first), lock.release())
 }
 
-func removeLog(dir, app string) error {
+func removeLog(dir, app string, lock *dirLock, first func() error) error {
 	var s state
 	if known, err := readJSON(dir, stateName, &s); err == nil && known && s.App != app {
 		return fmt.Errorf("txlog: %w: %q is of %q, not of %q", ErrOtherApp, dir, s.App, app)
+	}
+	if err := lock.sign(); err != nil {
+		return err
+	}
+	if err := first(); err != nil {
+		return err
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -36,12 +47,14 @@ func removeLog(dir, app string) error {
 		if !strings.HasPrefix(e.Name(), storeName) { // the store, and those that were set aside
 			continue
 		}
+		fault.Point("reset.file")
 		if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 			return fmt.Errorf("txlog: remove: %w", err)
 		}
 	}
 	// What says whose the directory is goes last.
 	for _, name := range []string{sessionName, markName, stateName, lockName} {
+		fault.Point("reset.file")
 		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("txlog: remove: %w", err)
 		}

@@ -17,7 +17,7 @@ import (
 func TestNamesStandInTheSource(t *testing.T) {
 	call := regexp.MustCompile(`(?:fault\.Point|\.point)\("([a-z._]+)"\)`)
 	found := map[string]int{}
-	for _, dir := range []string{"processor", "txlog", "dedup", "changelog", "internal/kafka", "internal/ingress"} {
+	for _, dir := range []string{"processor", "txlog", "dedup", "changelog", "internal/kafka", "internal/ingress", "internal/operate"} {
 		files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(dir), "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %d files, %v", dir, len(files), err)

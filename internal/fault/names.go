@@ -88,7 +88,18 @@ func EffectNames() []string {
 	}
 }
 
+// ResetNames returns the points of streamd reset, in its order.
+func ResetNames() []string {
+	return []string{
+		"reset.fenced",  // a transactional ID has a new epoch
+		"reset.offsets", // the group is at the new offsets
+		"reset.deleted", // topics are deleted, first those of stores and repartitions, then those of IDs; brokers may have them still
+		"reset.gone",    // no broker knows them any more
+		"reset.file",    // before a store or a file of the local directory is removed
+	}
+}
+
 // all are the points of a table, in its order.
 func all() []string {
-	return slices.Concat(Names(), GuaranteeNames(), SinkNames(), IngressNames(), EffectNames())
+	return slices.Concat(Names(), GuaranteeNames(), SinkNames(), IngressNames(), EffectNames(), ResetNames())
 }

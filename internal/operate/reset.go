@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/internal/verify/rawlog"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/topology"
@@ -278,20 +279,29 @@ func (p *Plan) Execute(ctx context.Context) error {
 	case len(members) > 0:
 		return fmt.Errorf("%w: one came after the plan was made", ErrActive)
 	}
-	for _, step := range []func(context.Context, *client) error{
-		p.fence, p.setOffsets,
-		func(ctx context.Context, c *client) error { return c.deleteTopics(ctx, p.Topics) },
-		func(ctx context.Context, c *client) error { return c.deleteTopics(ctx, p.IDLogs) },
-	} {
-		if err := step(ctx, c); err != nil {
-			return err
-		}
-	}
-	if err := txlog.Remove(p.StateDir, p.Group); err != nil {
+	// Nobody on this machine opens the local state before its topics are gone; that it is in use, or another pipeline's, is said before
+	// anything is changed.
+	if err := txlog.Remove(p.StateDir, p.Group, func() error { return p.forget(ctx, c) }); err != nil {
 		return err
 	}
 	p.Executed = true
 	return nil
+}
+
+// forget does the cluster's part. The logs of IDs go last: as long as one is there, its task begins where it says and not at the
+// offsets, and refuses to begin without its state, so that whoever starts between two steps counts nothing twice.
+func (p *Plan) forget(ctx context.Context, c *client) error {
+	if err := p.fence(ctx, c); err != nil {
+		return err
+	}
+	if err := p.setOffsets(ctx, c); err != nil {
+		return err
+	}
+	fault.Point("reset.offsets")
+	if err := c.deleteTopics(ctx, p.Topics); err != nil {
+		return err
+	}
+	return c.deleteTopics(ctx, p.IDLogs)
 }
 
 // fence gives each transactional ID a new epoch, which ends an open transaction and refuses whoever has the old one.
@@ -300,6 +310,7 @@ func (p *Plan) fence(ctx context.Context, c *client) error {
 		if err := c.fence(ctx, id); err != nil {
 			return err
 		}
+		fault.Point("reset.fenced")
 	}
 	return nil
 }
@@ -400,10 +411,15 @@ func (c *client) deleteTopics(ctx context.Context, names []string) error {
 			return failed(fmt.Sprintf("delete topic %q", *t.Topic), err)
 		}
 	}
+	fault.Point("reset.deleted")
 	for {
 		left, err := c.describe(ctx, names)
-		if err != nil || len(left) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(left) == 0 {
+			fault.Point("reset.gone")
+			return nil
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return failed("wait until topics are deleted", err)
