@@ -467,7 +467,7 @@ func (p *Plan) Write(w io.Writer) error {
 	if p.StateThere {
 		fmt.Fprintf(&b, "  local state   delete %s   on this machine only\n", p.StateDir)
 	}
-	b.WriteString("  ! local state on other machines is of topics that are no more: it is discarded at their next start\n")
+	b.WriteString("  ! local state on other machines is of topics that are no more: remove it there before a start, which may be refused else\n")
 	for _, name := range p.Outputs {
 		fmt.Fprintf(&b, "  ! what is in %s stays; records will be written again\n", name)
 	}
