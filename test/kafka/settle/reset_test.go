@@ -268,7 +268,6 @@ func TestResetKilled(t *testing.T) {
 	if len(plan.Topics) != 2 || len(plan.Logs) != 2 {
 		t.Fatalf("to be deleted are %v", plan)
 	}
-	others := f.others(deleted, neighbour.name)
 
 	before := map[string]uint64{}
 	for _, p := range fault.ResetNames() {
@@ -312,7 +311,7 @@ func TestResetKilled(t *testing.T) {
 					t.Fatalf("%s, then a start: account %s has %v, want %v\n%s", when, account, got, want, f.daemon.Tail())
 				}
 			}
-			others = f.others(deleted, neighbour.name) // the totals have grown
+			others := f.others(deleted, neighbour.name)
 			if e := f.reset(0); e.code != 0 {
 				t.Fatalf("%s: the next reset ended with %d\n%s", when, e.code, e.out)
 			}
