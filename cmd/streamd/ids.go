@@ -63,6 +63,8 @@ own task only. With scope: stream that follows from the ID. With scope: partitio
   --partition-by partition     as the topic that is imported, or an export of as many tasks
   --partition-by everywhere    not known: each task gets each ID, which costs as many times the memory
 
+Of the first two it is refused where the newest records of the inputs show that copies would not meet their IDs.
+
 The IDs count as seen at --at, in the time of the records, and are remembered for the step's retention from then on. Records older than that
 time less the retention are too late afterwards (on_too_late).
 
@@ -146,8 +148,12 @@ func writeImport(w io.Writer, r *ids.Report, took time.Duration) error {
 	if r.Invalid > 0 {
 		invalid = fmt.Sprintf(", %d invalid ones passed over", r.Invalid)
 	}
-	_, err := fmt.Fprintf(w, "%s: %d IDs read%s, %d written to %d tasks of %s by %s, %d repeated%s, in %v\nremembered until %s in the time of the records\n",
-		r.Pipeline, r.Read, resumed, r.New, r.Tasks, r.Step, r.Placing, r.Known, invalid, took.Round(100*time.Millisecond), r.Until.UTC().Format(time.RFC3339))
+	note := ""
+	if r.Note != "" {
+		note = "! " + r.Note + "\n"
+	}
+	_, err := fmt.Fprintf(w, "%s: %d IDs read%s, %d written to %d tasks of %s by %s, %d repeated%s, in %v\nremembered until %s in the time of the records\n%s",
+		r.Pipeline, r.Read, resumed, r.New, r.Tasks, r.Step, r.Placing, r.Known, invalid, took.Round(100*time.Millisecond), r.Until.UTC().Format(time.RFC3339), note)
 	return err
 }
 

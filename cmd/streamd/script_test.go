@@ -146,16 +146,25 @@ func listeningTopic(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Fatalf("no record comes in topic %s", args[1])
 }
 
-// send ADDRESS TOPIC FILE sends each line of a file as a record, the text before the first tab as its key.
+// send ADDRESS TOPIC FILE [PARTITION] sends each line of a file as a record, the text before the first tab as its key, to the partition
+// of its key or to the one that is named.
 func send(ts *testscript.TestScript, _ bool, args []string) {
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
-	c, err := kgo.NewClient(kgo.SeedBrokers(args[0]), kgo.DefaultProduceTopic(args[1]))
+	opts := []kgo.Opt{kgo.SeedBrokers(args[0]), kgo.DefaultProduceTopic(args[1])}
+	partition := 0
+	if len(args) > 3 {
+		var err error
+		partition, err = strconv.Atoi(args[3])
+		ts.Check(err)
+		opts = append(opts, kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	}
+	c, err := kgo.NewClient(opts...)
 	ts.Check(err)
 	defer c.Close()
 	for line := range strings.Lines(ts.ReadFile(args[2])) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		ts.Check(c.ProduceSync(ctx, &kgo.Record{Key: []byte(key), Value: []byte(value)}).FirstErr())
+		ts.Check(c.ProduceSync(ctx, &kgo.Record{Partition: int32(partition), Key: []byte(key), Value: []byte(value)}).FirstErr())
 	}
 }
 

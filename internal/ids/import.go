@@ -58,6 +58,8 @@ type Report struct {
 	Done    bool `json:"done_before"`
 	// Until is up to when the IDs are remembered, in stream time; not known if an earlier run has imported them.
 	Until time.Time `json:"remembered_until,omitzero"`
+	// Note says what could not be seen.
+	Note string `json:"note,omitempty"`
 }
 
 // importer is one run.
@@ -113,6 +115,9 @@ func Import(ctx context.Context, cfg ImportConfig) (*Report, error) {
 	}
 	defer func() { _ = m.src.close() }() // it was only read
 	if m.placing, err = m.place(); err != nil {
+		return nil, err
+	}
+	if m.report.Note, err = m.step.compare(ctx, cfg.Pipeline, topo, m.placing); err != nil {
 		return nil, err
 	}
 	if m.member, err = join(ctx, m.cluster, topo.Name(), m.step.Inputs); err != nil {
@@ -175,7 +180,7 @@ func (m *importer) place() (Placing, error) {
 
 func (m *importer) run(ctx context.Context) (*Report, error) {
 	spec := m.step.spec
-	m.report = Report{Pipeline: m.cfg.Pipeline.Name, Step: spec.Name, Placing: m.placing, Tasks: m.step.Topic.Partitions}
+	m.report.Pipeline, m.report.Step, m.report.Placing, m.report.Tasks = m.cfg.Pipeline.Name, spec.Name, m.placing, m.step.Topic.Partitions
 	m.prefix = "ids-import/" + fingerprintOf(m.src.fingerprint(), "at "+m.asked) + "/" + string(m.placing) + "/"
 	// What Kafka takes in one record, less what a portion may bring in beyond the limit.
 	message := m.step.Topic.MaxMessageBytes

@@ -8,6 +8,8 @@ import (
 
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/verify"
+	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
 	"github.com/streamd/streamd/topology"
@@ -107,6 +109,49 @@ func (s *step) placing(asked Placing) (Placing, error) {
 		return "", daemon.Usagef("step %q has scope: stream, which partitions by ID: --partition-by key would put IDs where no record looks for them", s.spec.Name)
 	}
 	return asked, nil
+}
+
+// compare looks whether the records are where the IDs are put. Copies of the others would come again without a word. note says that there
+// was nothing to compare with.
+func (s *step) compare(ctx context.Context, p *pipeline.Pipeline, topo *topology.Topology, by Placing) (note string, err error) {
+	if s.byID || s.Topic.Partitions == 1 || by != ByID && by != ByKey {
+		return "", nil
+	}
+	records, err := verify.SampleKeys(ctx, p, topo, s.Sub, s.spec.Name)
+	if err != nil {
+		return "", err
+	}
+	if len(records) == 0 {
+		return "no record of the inputs could be looked at to see whether their partitions follow from their " + string(by), nil
+	}
+	wrong, first, why := 0, verify.Keyed{}, ""
+	for _, r := range records {
+		reason := ""
+		switch {
+		case by == ByID && !r.IsID:
+			reason = "is not its ID"
+		case !r.Hashed:
+			reason = "belongs to another partition, as Kafka's clients hash keys"
+		default:
+			continue
+		}
+		if wrong++; wrong == 1 {
+			first, why = r, reason
+		}
+	}
+	if wrong == 0 {
+		return "", nil
+	}
+	key := "no key, which"
+	if first.Key != nil {
+		key = fmt.Sprintf("the key %.60q, which", first.Key)
+	}
+	remedy := "--partition-by everywhere is always right"
+	if by == ByID {
+		remedy += ", --partition-by key if the key stands beside the ID"
+	}
+	return "", daemon.Usagef("--partition-by %s would put IDs where no copy meets them: %s has %s %s, and so have %d of the %d newest records. Remedy: %s",
+		by, first.Place, key, why, wrong, len(records), remedy)
 }
 
 // tasks returns the tasks that an ID goes to, into room.

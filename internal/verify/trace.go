@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/streamd/streamd/dedup"
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/internal/verify/rawlog"
@@ -234,11 +233,7 @@ func (s *Sighting) within(before, commit *rawlog.Commit) {
 
 // records runs the task's inputs through the steps before the dedup step, and notes those whose ID is the one.
 func (t *Tracer) records(ctx context.Context, partition int32, last *rawlog.Commit, found []Sighting) error {
-	m := &memory{cluster: t.cluster, counters: map[topology.CounterID]*uint64{}}
-	for range t.sub.Sinks {
-		m.partitions = append(m.partitions, 1)
-	}
-	spy := &spy{memory: m, step: t.Step, hash: t.hash}
+	spy := newSpy(t.cluster, t.sub, t.Step)
 	for i, x := range t.sub.Sources {
 		p := rawlog.Partition{Topic: t.topo.SourceTopic(x), Number: partition}
 		at := slices.IndexFunc(last.Inputs, func(in rawlog.Input) bool { return in.Partition == p })
@@ -246,21 +241,17 @@ func (t *Tracer) records(ctx context.Context, partition int32, last *rawlog.Comm
 			continue // it has no such partition
 		}
 		// IDs by position need the topic's ID as it was when they were made.
-		m.topicID = last.Inputs[at].TopicID
-		m.stores, m.logs = map[string]*memoryStore{}, map[string]*memoryLog{}
-		for _, st := range t.sub.Stores {
-			m.stores[st.Name] = &memoryStore{values: map[string][]byte{}}
-		}
-		chain, err := t.sub.NewChain(spy)
+		spy.topicID = last.Inputs[at].TopicID
+		chain, err := spy.chain(t.sub)
 		if err != nil {
-			return fmt.Errorf("%w: %w", errNotReplayable, err)
+			return err
 		}
 		bounds, err := t.c.Bounds(ctx, p.Topic)
 		if err != nil {
 			return err
 		}
 		err = t.c.Read(ctx, map[rawlog.Partition]rawlog.Span{p: {From: bounds[p].Start, To: last.Inputs[at].Next}}, func(r rawlog.Record) error {
-			return spy.show(&r, chain.Sources[i], found)
+			return t.note(spy, &r, chain.Sources[i], found)
 		})
 		if err != nil {
 			return err
@@ -269,70 +260,16 @@ func (t *Tracer) records(ctx context.Context, partition int32, last *rawlog.Comm
 	return nil
 }
 
-// spy is a runtime in which a dedup step tells what it is asked, and lets nothing through.
-type spy struct {
-	*memory
-	step string
-	hash record.Hash
-	hit  bool
-	at   time.Time
-}
-
-// Dedup implements topology.Runtime. Steps before the one that matters let everything through: what they drop, it does not
-// see, but their memory is not here; so that a copy may be named that never came as far.
-func (s *spy) Dedup(name string) topology.IDLog {
-	if name == s.step {
-		return watched{s}
+// note shows a record to the spy, and notes it if it has the ID.
+func (t *Tracer) note(s *spy, r *rawlog.Record, source func(*broker.Record) error, found []Sighting) error {
+	hit, seen := false, time.Time{}
+	s.asked = func(h record.Hash, at time.Time) {
+		if h == t.hash {
+			hit, seen = true, at
+		}
 	}
-	return open{}
-}
-
-// Global implements topology.GlobalRuntime. As the stores of the steps before, the table is empty.
-func (s *spy) Global(string) topology.GlobalStore { return noRows{} }
-
-type noRows struct{}
-
-func (noRows) Get([]byte) []byte { return nil }
-
-type watched struct{ s *spy }
-
-func (w watched) Check(h record.Hash, _ uint64, at time.Time) (dedup.Answer, error) {
-	if h == w.s.hash {
-		w.s.hit, w.s.at = true, at
-	}
-	return dedup.Answer{Verdict: dedup.Duplicate, SeenAt: at}, nil
-}
-
-type open struct{}
-
-func (open) Check(record.Hash, uint64, time.Time) (dedup.Answer, error) {
-	return dedup.Answer{Verdict: dedup.New}, nil
-}
-
-// show hands a record to the chain, and notes it if it has the ID.
-func (s *spy) show(r *rawlog.Record, source func(*broker.Record) error, found []Sighting) error {
-	in := &broker.Record{Offset: record.Offset(r.Offset), Timestamp: r.Time, Key: r.Key, Value: r.Value}
-	for _, h := range r.Headers {
-		in.Headers = append(in.Headers, record.Header{Key: h.Key, Value: h.Value})
-	}
-	s.position = record.Position{TopicPartition: record.TopicPartition{Topic: r.Topic, Partition: record.Partition(r.Number)}, Offset: in.Offset}
-	if r.Time.After(s.time) {
-		s.time = r.Time
-	}
-	s.hit = false
-	s.begin()
-	err := source(in)
-	var failed *topology.OperatorError
-	switch {
-	case errors.As(err, &failed):
-		s.undo()
-	case err != nil:
+	if err := s.show(r, source); err != nil || !hit {
 		return err
-	default:
-		s.keep()
-	}
-	if !s.hit {
-		return nil
 	}
 	// The last time that it was new before the record, or in its transaction.
 	var of *Sighting
@@ -344,10 +281,10 @@ func (s *spy) show(r *rawlog.Record, source func(*broker.Record) error, found []
 	switch {
 	case of == nil: // it was seen, and forgotten, before the ID log begins
 	case of.First == "" && r.Offset < of.to[r.Partition]:
-		of.First, of.FirstTime = r.Where(), s.at
+		of.First, of.FirstTime = r.Where(), seen
 	default:
 		if of.CopiesCount++; len(of.Copies) < maxCopies {
-			of.Copies = append(of.Copies, Copy{r.Where(), s.at})
+			of.Copies = append(of.Copies, Copy{r.Where(), seen})
 		}
 	}
 	return nil
