@@ -35,15 +35,16 @@ what wrote it, and compare:
 
 Nothing is changed, and no process may start on the state directory meanwhile. All topics are read from
 their start, so it takes as long as reading them twice. What cannot be compared is said, and never called
-equal: beside a running process that is its local store, in case of operators that act when time passes
-their outputs. A pipeline that was set to begin behind the first records (docs/migration.md) differs in
+equal: beside a running process that is its local store, in case of operators that act when time passes, and of
+parts with several inputs, as joins and tables have, what comes of them. The last line names it, and
+"complete" of the JSON is false then. A pipeline that was set to begin behind the first records (docs/migration.md) differs in
 them: compare from there on, with --range. It keeps about 100 bytes in memory for each distinct ID, key and output.
 
   streamd verify pipeline.yaml
   streamd verify pipeline.yaml --data-dir /var/lib/streamd --json
   streamd verify pipeline.yaml --range 1000000:2000000     outputs of these offsets of each input partition
 
-Exit codes: 0 equal; 1 there are differences; 75 a broker is not reachable; 77 rights are missing; 78 the
+Exit codes: 0 nothing differs of what was compared; 1 there are differences; 75 a broker is not reachable; 77 rights are missing; 78 the
 file, or the state of another cluster.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, files []string) error {
@@ -88,21 +89,7 @@ func (c *cli) writeReport(r *verify.Report) error {
 	if err := verify.WriteTable(c.stdout, r.Results); err != nil {
 		return err
 	}
-	compared := int64(0)
-	for _, x := range r.Results {
-		compared += x.Compared
-	}
-	verdict := "equal"
-	switch {
-	case !r.Equal:
-		verdict = "different"
-	case compared == 0:
-		verdict = "nothing was compared"
-	}
-	if r.Running {
-		verdict += " (as of the committed offsets: the application runs)"
-	}
-	_, err := fmt.Fprintf(c.stdout, "%s: %s\n", r.Pipeline, verdict)
+	_, err := fmt.Fprintln(c.stdout, r.Verdict())
 	return err
 }
 

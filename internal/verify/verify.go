@@ -35,9 +35,11 @@ type Config struct {
 
 // Report is the outcome.
 type Report struct {
-	Pipeline string          `json:"pipeline"`
-	Running  bool            `json:"running"` // commits may go on: see the notes
+	Pipeline string `json:"pipeline"`
+	Running  bool   `json:"running"` // commits may go on: see the notes
+	// Equal says that nothing differs of what was compared, Complete that all was compared that is there.
 	Equal    bool            `json:"equal"`
+	Complete bool            `json:"complete"`
 	Results  []*proof.Result `json:"results"`
 }
 
@@ -96,8 +98,8 @@ func (j *Job) Run(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if why != "" {
-		tasks.State.Skipped = why
+	if why != "" && len(tasks.Tasks) > 0 {
+		tasks.State.Leave(why)
 	}
 	tasks.State.Check, tasks.Offsets.Check = "state", "offsets"
 	quiet, err := j.quiet(ctx, app.Running)
@@ -114,12 +116,9 @@ func (j *Job) Run(ctx context.Context) (*Report, error) {
 	if j.Pipeline.Processing.Level() == topology.AtMostOnce {
 		// A position may rightly have passed what nobody has counted and nothing has come of.
 		for _, x := range []*proof.Result{counts, r.inputs, r.outputs, r.state} {
-			x.Skipped = "the guarantee is at_most_once: what is missing may have been lost"
+			x.Leave("the guarantee is at_most_once: what is missing may have been lost")
 		}
-		return &Report{
-			Pipeline: j.Pipeline.Name, Running: app.Running, Equal: proof.OK([]*proof.Result{tasks.State, tasks.Offsets, quiet}),
-			Results: []*proof.Result{tasks.State, tasks.Offsets, quiet, counts, r.inputs, r.outputs, r.state},
-		}, nil
+		return j.report(app.Running, tasks.State, tasks.Offsets, quiet, counts, r.inputs, r.outputs, r.state), nil
 	}
 	if err := j.counts(ctx, counts, tasks, app.Running); err != nil {
 		return nil, err
@@ -134,9 +133,13 @@ func (j *Job) Run(ctx context.Context) (*Report, error) {
 		}
 	}
 	if app.Running {
-		r.state.Skipped = "the application runs"
+		r.state.Leave("the application runs")
 	}
-	return &Report{Pipeline: j.Pipeline.Name, Running: app.Running, Equal: proof.OK(results), Results: results}, nil
+	return j.report(app.Running, results...), nil
+}
+
+func (j *Job) report(running bool, results ...*proof.Result) *Report {
+	return &Report{Pipeline: j.Pipeline.Name, Running: running, Equal: proof.OK(results), Complete: proof.Complete(results), Results: results}
 }
 
 // local finds out whether the application runs and whether its local store can be read. why says why not.
@@ -265,16 +268,16 @@ func (j *Job) counts(ctx context.Context, r *proof.Result, tasks *proof.Tasks, r
 		}
 	}
 	if running {
-		r.Note("outputs: not counted: the application runs")
+		r.Lack("outputs: not counted: the application runs")
 		outputs = nil
 	}
 	ahead := j.ahead()
 	for _, topic := range outputs {
 		switch {
 		case !whole["out "+topic]:
-			r.Note("topic %s: not counted: a part without state writes to it", topic)
+			r.Lack("topic %s: not counted: a part without state writes to it", topic)
 		case ahead[topic]:
-			r.Note("topic %s: not counted: it is written at least once", topic)
+			r.Lack("topic %s: not counted: it is written at least once", topic)
 		default:
 			if err := j.countOutput(ctx, r, tasks, topic); err != nil {
 				return err
@@ -303,11 +306,11 @@ func (j *Job) ahead() map[string]bool {
 // countInput goes by the last commit record of each task, so that a running application can be counted.
 func (j *Job) countInput(ctx context.Context, r *proof.Result, tasks *proof.Tasks, topic string, whole bool) error {
 	if !whole {
-		r.Note("topic %s: not counted: a part without state reads it", topic)
+		r.Lack("topic %s: not counted: a part without state reads it", topic)
 		return nil
 	}
 	if j.Span.From > 0 { // all that was counted is in the counters, also what lies before
-		r.Note("topic %s: not counted: the range begins at %d", topic, j.Span.From)
+		r.Lack("topic %s: not counted: the range begins at %d", topic, j.Span.From)
 		return nil
 	}
 	bounds, err := j.c.Bounds(ctx, topic)
@@ -372,13 +375,13 @@ func (j *Job) countOutput(ctx context.Context, r *proof.Result, tasks *proof.Tas
 	}
 	for p, b := range bounds {
 		if b.Start > 0 {
-			r.Note("topic %s: not counted: %s begins at %d", topic, p, b.Start)
+			r.Lack("topic %s: not counted: %s begins at %d", topic, p, b.Start)
 			return nil
 		}
 	}
 	for _, t := range tasks.Tasks {
 		if t.Last.Sequence != uint64(t.Commits) {
-			r.Note("topic %s: not counted: task %s was reset, or its ID log has lost its beginning", topic, t.Name)
+			r.Lack("topic %s: not counted: task %s was reset, or its ID log has lost its beginning", topic, t.Name)
 			return nil
 		}
 	}
@@ -391,6 +394,41 @@ func (j *Job) countOutput(ctx context.Context, r *proof.Result, tasks *proof.Tas
 		r.Differ("topic "+topic, "%d records stand in it, the pipeline has counted %d (does another program write there, or is it compacted?)", n, got)
 	}
 	return nil
+}
+
+// Verdict says in a line how it came out, and what could not be compared.
+func (r *Report) Verdict() string {
+	var none, part []string
+	compared := int64(0)
+	for _, x := range r.Results {
+		switch compared += x.Compared; {
+		case !x.Partial:
+		case x.Compared == 0 || x.Skipped != "":
+			none = append(none, x.Check)
+		default:
+			part = append(part, x.Check)
+		}
+	}
+	verdict := "equal"
+	switch {
+	case !r.Equal:
+		verdict = "different"
+	case compared == 0:
+		verdict = "nothing was compared"
+	case !r.Complete:
+		var lacks []string
+		if len(none) > 0 {
+			lacks = append(lacks, "not "+strings.Join(none, ", "))
+		}
+		if len(part) > 0 {
+			lacks = append(lacks, "in part "+strings.Join(part, ", "))
+		}
+		verdict = "equal as far as compared: " + strings.Join(lacks, "; ")
+	}
+	if r.Running {
+		verdict += " (as of the committed offsets: the application runs)"
+	}
+	return r.Pipeline + ": " + verdict
 }
 
 // Err is nil if nothing differs.

@@ -60,7 +60,7 @@ func settled(t *testing.T) *rig.Rig {
 func TestEqual(t *testing.T) {
 	r := settled(t)
 	report := run(t, r, verify.Span{})
-	if !report.Equal || report.Running || report.Err() != nil {
+	if !report.Equal || !report.Complete || report.Running || report.Err() != nil || report.Verdict() != "bills: equal" {
 		t.Errorf("running %v, %v\n%s", report.Running, report.Err(), text(report))
 	}
 	for _, x := range report.Results {
@@ -80,7 +80,7 @@ func TestRunning(t *testing.T) {
 	r.Send(0, 200)
 	r.Settle()
 	report := run(t, r, verify.Span{})
-	if !report.Running || !report.Equal {
+	if !report.Running || !report.Equal || report.Complete {
 		t.Error(text(report))
 	}
 	for _, x := range report.Results {

@@ -1,6 +1,9 @@
 package proof
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // maxDifferences bounds what a result remembers; it counts all.
 const maxDifferences = 20
@@ -22,6 +25,8 @@ type Result struct {
 	First       []Difference `json:"first,omitempty"`
 	// Skipped says why it was not checked; empty: it was.
 	Skipped string `json:"skipped,omitempty"`
+	// Partial says that something is there that was not compared: Skipped or Notes say what.
+	Partial bool `json:"partial,omitempty"`
 	// Notes are what a reader should know that is no difference.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -30,7 +35,20 @@ type Result struct {
 func NewResult(check, title string) *Result { return &Result{Check: check, Title: title} }
 
 // Skip makes a result of a check that could not be made.
-func Skip(check, title, why string) *Result { return &Result{Check: check, Title: title, Skipped: why} }
+func Skip(check, title, why string) *Result {
+	r := NewResult(check, title)
+	r.Leave(why)
+	return r
+}
+
+// Leave says that a check was not made, though there is something to check.
+func (r *Result) Leave(why string) { r.Skipped, r.Partial = why, true }
+
+// Lack notes something that was not compared.
+func (r *Result) Lack(format string, args ...any) {
+	r.Partial = true
+	r.Note(format, args...)
+}
 
 // Differ notes a difference.
 func (r *Result) Differ(where, format string, args ...any) {
@@ -58,6 +76,11 @@ func (r *Result) State() string {
 		return "not checked"
 	}
 	return "equal"
+}
+
+// Complete says whether of several results each has compared all that is there.
+func Complete(results []*Result) bool {
+	return !slices.ContainsFunc(results, func(r *Result) bool { return r.Partial })
 }
 
 // OK says whether no result of several has a difference.
