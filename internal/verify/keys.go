@@ -51,6 +51,7 @@ func SampleKeys(ctx context.Context, p *pipeline.Pipeline, topo *topology.Topolo
 		if err != nil {
 			return nil, err
 		}
+		spy.topicID = topo.SourceTopic(x) // an ID by position is no key, whatever it is made of
 		chain, err := spy.chain(sub)
 		if errors.Is(err, errNotReplayable) {
 			return nil, nil
