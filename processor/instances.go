@@ -64,7 +64,7 @@ func (e *engine) instancesOf(members []broker.Member) []InstanceStatus {
 				owned[task{p, tp.Partition}] = true
 			}
 		}
-		x := InstanceStatus{Instance: m.Instance, Address: string(m.UserData), Here: m.Instance == e.stats.instance, Tasks: make([]string, 0, len(owned))}
+		x := InstanceStatus{Instance: m.Instance, Address: addressOf(m), Here: m.Instance == e.stats.instance, Tasks: make([]string, 0, len(owned))}
 		for _, t := range slices.SortedFunc(maps.Keys(owned), func(a, b task) int {
 			if a.subPlan != b.subPlan {
 				return slices.Index(e.plan, a.subPlan) - slices.Index(e.plan, b.subPlan)
@@ -76,4 +76,14 @@ func (e *engine) instancesOf(members []broker.Member) []InstanceStatus {
 		out = append(out, x)
 	}
 	return out
+}
+
+// maxAddress is longer than any host name with a port. What a member says of itself is bytes that another program may have written.
+const maxAddress = 300
+
+func addressOf(m broker.Member) string {
+	if len(m.UserData) > maxAddress {
+		return ""
+	}
+	return string(m.UserData)
 }

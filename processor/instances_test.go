@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"testing"
@@ -56,4 +57,7 @@ func TestInstances(t *testing.T) {
 	w.b.SetFault(nil)
 	g.Rebalance(ctx, map[string][]record.TopicPartition{"b": {tp("in", -1), tp("in", 2), tp("other", 0), tp("in", 1)}})
 	sees(a, "a@host-a:80 true []; b@ false [in/1]; ", true)
+	// What a member says of itself may be anything.
+	g.Describe("a", bytes.Repeat([]byte("x"), 1<<20))
+	sees(a, "a@ true []; b@ false [in/1]; ", true)
 }

@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -278,9 +279,14 @@ func (s *stats) status(topo *topology.Topology) Status {
 
 // duplicates shows the last ones of several tasks.
 func (s *stats) duplicates(all []repeat) (out []DuplicateStatus) {
-	slices.SortStableFunc(all, func(a, b repeat) int { return a.time.Compare(b.time) })
+	slices.SortFunc(all, func(a, b repeat) int { // of one commit there may be several tasks
+		return cmp.Or(a.time.Compare(b.time), strings.Compare(a.at.Topic, b.at.Topic), cmp.Compare(a.at.Partition, b.at.Partition), cmp.Compare(a.at.Offset, b.at.Offset))
+	})
 	for _, x := range all[max(0, len(all)-keptDuplicates):] {
 		d := DuplicateStatus{Time: x.time, Timestamp: x.timestamp, FirstSeen: x.first, Seen: "committed", ID: s.idHash(x.id)}
+		if y := x.timestamp.Year(); y < 1 || y > 9999 { // it comes with the record, and JSON has no such time
+			d.Timestamp = time.Time{}
+		}
 		if x.at != (record.Position{}) {
 			d.Position = x.at.String()
 		}

@@ -117,7 +117,7 @@ type DedupStatus struct {
 type DuplicateStatus struct {
 	Time     time.Time `json:"time"`     // of the commit
 	Position string    `json:"position"` // topic/partition@offset of the record; empty: it is of a timer
-	// Timestamp is the record's own, FirstSeen about the stream time at which the first one with the ID was processed: see dedup.Answer. Where
+	// Timestamp is the record's own, zero if it lies outside of the years 1 to 9999; FirstSeen is about the stream time at which the first one with the ID was processed: see dedup.Answer. Where
 	// that one is, nothing keeps.
 	Timestamp time.Time `json:"timestamp"`
 	FirstSeen time.Time `json:"first_seen"`

@@ -1,8 +1,10 @@
 package processor
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -71,6 +73,24 @@ func TestRepeatsAgainstAModel(t *testing.T) {
 			},
 		})
 	})
+}
+
+// TestLastDuplicatesAreShown: as JSON, whatever time a record has, and in one order.
+func TestLastDuplicatesAreShown(t *testing.T) {
+	s := newStats(time.Now())
+	var all []repeat
+	for i, ms := range []int64{1_700_000_000_000_000, math.MinInt64 / 2, 0} {
+		at := record.Position{TopicPartition: record.TopicPartition{Topic: "in", Partition: record.Partition(i % 2)}, Offset: record.Offset(i)}
+		all = append(all, repeat{at: at, timestamp: time.UnixMilli(ms), time: time.Unix(1, 0)})
+	}
+	shown := s.duplicates(slices.Clone(all))
+	if b, err := json.Marshal(shown); err != nil {
+		t.Fatalf("%v, %s", err, b)
+	}
+	slices.Reverse(all)
+	if again := s.duplicates(all); !slices.Equal(shown, again) {
+		t.Errorf("%v, then %v", shown, again)
+	}
 }
 
 // TestLastDuplicates: where the last duplicates of two tasks are, and when the first ones came. Not those of a record that failed elsewhere, nor those of a

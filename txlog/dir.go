@@ -144,7 +144,10 @@ func syncDir(dir string) error {
 	return nil
 }
 
-func asideName(n int) string { return fmt.Sprintf("%s.aside-%d", storeName, n) }
+// asidePrefix begins the names of stores that were set aside.
+const asidePrefix = storeName + ".aside-"
+
+func asideName(n int) string { return fmt.Sprintf("%s%d", asidePrefix, n) }
 
 // setAside moves the store out of the way, with the mark that describes it, and forgets the oldest
 // copy that was set aside before.
@@ -178,7 +181,7 @@ func removeAside(dir string) (bool, error) {
 	}
 	found := false
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), storeName+".aside-") {
+		if strings.HasPrefix(e.Name(), asidePrefix) {
 			found = true
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				return found, fmt.Errorf("txlog: %w", err)

@@ -44,7 +44,7 @@ func removeLog(dir, app string, lock *dirLock, first func() error) error {
 		return fmt.Errorf("txlog: remove: %w", err)
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), storeName) { // the store, and those that were set aside
+		if e.Name() != storeName && !strings.HasPrefix(e.Name(), asidePrefix) {
 			continue
 		}
 		fault.Point("reset.file")

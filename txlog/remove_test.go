@@ -46,13 +46,17 @@ func TestRemove(t *testing.T) {
 	if err := os.WriteFile(mine, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	backup := filepath.Join(dir, "txlog.bak") // somebody's copy
+	if err := errors.Join(os.Mkdir(backup, 0o700), os.Mkdir(filepath.Join(dir, "txlog.aside-1"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
 	if err := txlog.Remove(dir, "app", nothing); err != nil {
 		t.Fatal(err)
 	}
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "mine" {
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 2 || left[0].Name() != "mine" || left[1].Name() != "txlog.bak" {
 		t.Errorf("left are %v, %v", left, err)
 	}
-	if err := os.Remove(mine); err != nil {
+	if err := errors.Join(os.Remove(mine), os.Remove(backup)); err != nil {
 		t.Fatal(err)
 	}
 	if l, err = txlog.Open(txlog.Options{Dir: dir, App: "app", Cluster: "c"}); err != nil {

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"time"
@@ -15,7 +16,7 @@ import (
 // Keyed is a record as a dedup step gets it, and what its key says about where it is.
 type Keyed struct {
 	Place string // TOPIC/PARTITION@OFFSET
-	Key   []byte
+	Key   []byte // its beginning: as much as is shown, of a record that is not kept
 	// IsID says that the key is the ID by which the step knows it.
 	IsID bool
 	// Hashed says that the record is in the partition of its key, as the default partitioner of Kafka's clients places it.
@@ -24,6 +25,9 @@ type Keyed struct {
 
 // sampled is how many offsets at the end of each input partition are looked at.
 const sampled = 200
+
+// shownKey is how much of a key is kept.
+const shownKey = 64
 
 // SampleKeys looks at the newest records of a dedup step's inputs. Those that do not come as far as the step are not among them; there
 // are none if the inputs are empty, not there yet, or cannot be run through the steps before.
@@ -66,7 +70,7 @@ func SampleKeys(ctx context.Context, p *pipeline.Pipeline, topo *topology.Topolo
 		err = c.Read(ctx, spans, func(r rawlog.Record) error {
 			spy.asked = func(h record.Hash, _ time.Time) {
 				out = append(out, Keyed{
-					Place: r.Where(), Key: r.Key, IsID: h == record.BytesID(r.Key).Hash(),
+					Place: r.Where(), Key: bytes.Clone(r.Key[:min(len(r.Key), shownKey)]), IsID: h == record.BytesID(r.Key).Hash(),
 					Hashed: r.Key != nil && record.PartitionForKey(r.Key, int32(len(bounds))) == record.Partition(r.Number),
 				})
 			}
