@@ -61,7 +61,12 @@ func newRangeHistory(t *testing.T, seed uint64) *rangeHistory {
 	return h
 }
 
-func (h *rangeHistory) key() string { return fmt.Sprintf("%06d", h.r.IntN(h.keys)) }
+func (h *rangeHistory) key() string {
+	if n := h.r.IntN(h.keys); n > 0 {
+		return fmt.Sprintf("%06d", n)
+	}
+	return "" // is a key, too
+}
 
 func (h *rangeHistory) put(key string) {
 	value := fmt.Sprint(h.r.IntN(1000))
@@ -147,7 +152,7 @@ func (h *rangeHistory) see(from, to []byte, most int) (keys []string) {
 		nested = 0
 	}
 	err := h.o.Range(from, to, func(k, v []byte) bool {
-		if string(v) != h.txn[string(k)] {
+		if string(v) != h.txn[string(k)] || k == nil || v == nil {
 			h.t.Fatalf("seed %d: %s is %.20q, want %.20q", h.seed, k, v, h.txn[string(k)])
 		}
 		if keys = append(keys, string(k)); len(keys) == nested {

@@ -101,7 +101,8 @@ func (r *pager) read(from, to, limit []byte, fn func(key, value []byte) bool) er
 // and at least ahead entries.
 func (r *pager) readOn(next *page, from, to []byte, ahead int, fn func(key, value []byte) bool) error {
 	wanted, whole, end := true, true, len(next.entries)+ahead
-	var slab []byte
+	next.to = bytes.Clone(next.to) // it outlives the call
+	slab := []byte{}               // not nil: an empty key or value is none
 	keep := func(b []byte) []byte {
 		slab = append(slab, b...)
 		return slab[len(slab)-len(b) : len(slab) : len(slab)]

@@ -73,8 +73,17 @@ func (m *modelTask) compare(task *Task) error {
 	}
 	for _, store := range modelStores {
 		got := map[string]string{}
-		if err := task.Range(store, nil, nil, func(k, v []byte) bool { got[string(k)] = string(v); return true }); err != nil {
+		absent := false
+		see := func(k, v []byte) bool {
+			absent = absent || k == nil || v == nil // an empty one is not
+			got[string(k)] = string(v)
+			return true
+		}
+		if err := task.Range(store, nil, nil, see); err != nil {
 			return err
+		}
+		if absent {
+			return fmt.Errorf("store %q: a range tells nil of what is empty", store)
 		}
 		if !maps.Equal(got, m.state[store]) {
 			return fmt.Errorf("store %q is %v, want %v", store, got, m.state[store])

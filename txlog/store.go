@@ -359,6 +359,9 @@ func (e entry) value() (value []byte, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("txlog: read: %w", err)
 	}
+	if value == nil {
+		value = []byte{} // it is there
+	}
 	return value, nil
 }
 
