@@ -19,7 +19,8 @@ const reclaimOnce = time.Minute
 //
 // The group knows: it has one member under our instance ID, to which the transactional ID belongs. If that is
 // another one, it tells us so, and we are the zombie; unless that other one is us again, since the session that the
-// last commit was made in is over and a new one has begun. If it is us or nobody, Init may begin anew as a start of the process does: an answer to that is given when every older transaction is decided, and its epoch is
+// last commit was made in is over and a new one has begun. If it is us or nobody, Init may begin anew as a start of
+// the process does: an answer to that is given when every older transaction is decided, and its epoch is
 // higher than all before. Two processes that do not share the instance ID but the transactional ID are not found
 // in this way, so that it is done once within a while only.
 func (p *producer) reclaim(ctx context.Context) bool {
@@ -40,16 +41,19 @@ func (p *producer) reclaim(ctx context.Context) bool {
 // inGroup asks the group whether the member under our instance ID is ours, or nobody.
 func (p *producer) inGroup(ctx context.Context) (bool, error) {
 	place := seat{p.member.Group, p.member.Instance}
+	begin := time.Now()
 	for {
 		meta := p.member
 		now, here := p.c.inSeat(place)
-		switch {
-		case !here: // there was a member of ours
-		case now == "":
-			// Nobody can say while we join. Only who was told that nobody is under the instance ID joins as a new member,
-			// and one that comes after us fences that by its heartbeat.
-			return true, nil
-		default:
+		if here && now == "" && time.Since(begin) < reclaimOnce {
+			// Nobody can say while we join: which member we are, or that another one has come before us. There is no hurry, since
+			// nothing is committed before that is known.
+			if err := sleep(ctx, memberPause); err != nil {
+				return false, err
+			}
+			continue
+		}
+		if now != "" {
 			meta.Member = now
 		}
 		code, err := p.c.heartbeat(ctx, meta)

@@ -136,4 +136,19 @@ func TestLostEpochIsReclaimed(t *testing.T) {
 		}
 		m.until(t, "a new member ID", func() bool { return len(m.owned) == 1 && m.meta.Member != meta.Member })
 	})
+	t.Run("another's, which has come while we join", func(t *testing.T) {
+		g := broker.GroupConfig{Group: "g6", Instance: "a", CoPartitioned: [][]string{{in}}, HeartbeatInterval: 20 * time.Millisecond}
+		m := joinWith(t, f.c, g, nil)
+		meta := m.wait(t, 2)
+		p := newProducer(t, f.c, "x")
+		if out := commit(p, meta); out != broker.Committed {
+			t.Fatal(out)
+		}
+		f.c.takeSeat(seat{"g6", "a"}, "") // as from the request on until it is answered
+		joinGroup(t, f.open(t), "g6", "a", in).wait(t, 2)
+		fence()
+		if err := p.Init(testContext(t)); !errors.Is(err, broker.ErrFenced) {
+			t.Fatalf("another member has the instance ID: %v, want ErrFenced", err)
+		}
+	})
 }
