@@ -482,6 +482,9 @@ func (r *replay) compare(ctx context.Context, topic string, want *expectation) e
 	if err != nil {
 		return err
 	}
+	if !r.span.all() {
+		r.outputs.Lack("topic %s: only what comes of the range was looked for", topic)
+	}
 	whole := want.whole && r.span.all() && !r.running
 	lost := int64(0) // records that retention has taken
 	for _, b := range bounds {
