@@ -15,12 +15,8 @@ import (
 // owns what no task is.
 func TestInstances(t *testing.T) {
 	ctx := context.Background()
-	w := newWorld(t, sums(t))
-	a := w.live()
-	w.instance, w.disk = "b", newMemoryLog()
-	b := w.live() // partition 0 is a's, 1 is b's
+	w, a, b := twoInstances(t)
 	g := w.b.Group("app")
-	g.Describe("a", []byte("host-a:80"))
 	if a.Status().Instances != nil {
 		t.Error("known before anybody asked")
 	}

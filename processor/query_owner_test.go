@@ -14,15 +14,22 @@ import (
 	"github.com/streamd/streamd/topology"
 )
 
+// twoInstances start one after the other: partition 0 is that of a, at host-a:80, and 1 is b's.
+func twoInstances(t *testing.T) (w *world, a, b *Stepper) {
+	t.Helper()
+	w = newWorld(t, sums(t))
+	a = w.live()
+	w.instance, w.disk = "b", newMemoryLog()
+	b = w.live()
+	w.b.Group("app").Describe("a", []byte("host-a:80"))
+	return w, a, b
+}
+
 // TestOwners: who has what, asked on each of two instances, one of them without a task, while partitions move.
 func TestOwners(t *testing.T) {
 	ctx := context.Background()
-	w := newWorld(t, sums(t))
-	a := w.live()
-	w.instance, w.disk = "b", newMemoryLog()
-	b := w.live() // partition 0 is a's, 1 is b's
+	w, a, b := twoInstances(t)
 	g := w.b.Group("app")
-	g.Describe("a", []byte("host-a:80"))
 	tp := func(p record.Partition) record.TopicPartition {
 		return record.TopicPartition{Topic: "in", Partition: p}
 	}

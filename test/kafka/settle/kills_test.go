@@ -90,23 +90,29 @@ func (w *world) topics(names ...string) {
 }
 
 // pipeline writes a file whose topics all begin with its name, and makes them.
-func (w *world) pipeline(name string) (file string) {
+func (w *world) pipeline(name string) string {
 	w.Helper()
 	w.topics(name+"-in", name+"-out", name+"-dead")
-	file = filepath.Join(w.dir, name+".yaml")
+	return w.file(name, fmt.Sprintf(`  - {name: out, to: {topic: %[1]s-out}}
+errors: {on_error: dead_letter, dead_letter_topic: %[1]s-dead}
+`, name))
+}
+
+// file writes a file of a pipeline that reads JSON: its steps, and what follows them.
+func (w *world) file(name, steps string) string {
+	w.Helper()
+	path := filepath.Join(w.dir, name+".yaml")
 	text := fmt.Sprintf(`version: 1
 name: %[1]s
 kafka: {brokers: [%[2]q]}
 sources:
   in: {topic: %[1]s-in, format: json}
 steps:
-  - {name: out, to: {topic: %[1]s-out}}
-errors: {on_error: dead_letter, dead_letter_topic: %[1]s-dead}
-`, name, strings.Join(w.brokers, ","))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+%[3]s`, name, strings.Join(w.brokers, ","), steps)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		w.Fatal(err)
 	}
-	return file
+	return path
 }
 
 // ending is how a command has ended.

@@ -47,20 +47,11 @@ type forgetful struct {
 func newForgetful(w *world, name string) *forgetful {
 	w.Helper()
 	w.topics(name+"-in", name+"-out")
-	f := &forgetful{world: w, name: name, file: filepath.Join(w.dir, name+".yaml"), producer: w.client(), read: map[rawlog.Partition]int64{}}
-	text := fmt.Sprintf(`version: 1
-name: %[1]s
-kafka: {brokers: [%[2]q]}
-sources:
-  in: {topic: %[1]s-in, format: json}
-steps:
-  - {name: unique, dedup: {id: value.id, retention: 7d, expected_ids: 10k, scope: partition}}
+	f := &forgetful{world: w, name: name, producer: w.client(), read: map[rawlog.Partition]int64{}}
+	f.file = w.file(name, fmt.Sprintf(`  - {name: unique, dedup: {id: value.id, retention: 7d, expected_ids: 10k, scope: partition}}
   - {name: totals, aggregate: {by: value.account, fields: {n: {count: true}, cents: {sum: value.cents}}}}
-  - {name: out, to: {topic: %[1]s-out}}
-`, name, strings.Join(w.brokers, ","))
-	if err := os.WriteFile(f.file, []byte(text), 0o600); err != nil {
-		w.Fatal(err)
-	}
+  - {name: out, to: {topic: %s-out}}
+`, name))
 	f.daemon = &crash.Daemon{
 		Program: w.bin, File: f.file, Dir: filepath.Join(w.dir, name), HTTP: "off", Log: filepath.Join(w.dir, name+".log"),
 		Args: []string{"--instance-id", "one"}, Env: []string{fault.Variable + "=" + filepath.Join(w.dir, "table")},
@@ -142,12 +133,24 @@ func (f *forgetful) start(enough func(totals) bool) totals {
 		f.Fatal(err)
 	}
 	out := totals{}
-	for until := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	f.await(out, enough)
+	return out
+}
+
+// await adds what the pipeline writes until that is enough, or the pipeline has ended.
+func (f *forgetful) await(out totals, enough func(totals) bool) {
+	f.Helper()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	limit := time.After(patience)
+	for {
 		running := f.daemon.Running()
 		if f.more(out); !running || enough(out) {
-			return out
+			return
 		}
-		if time.Now().After(until) {
+		select {
+		case <-look.C:
+		case <-limit:
 			f.Fatalf("%s stands still, at %v\n%s", f.name, out, f.daemon.Tail())
 		}
 	}
@@ -339,9 +342,7 @@ func TestResetKilled(t *testing.T) {
 	t.Logf("%d kills at points, %d at any moment; a reset takes %v; %d starts between two resets were refused", kills, random, took, refusals)
 
 	neighbour.send(bill{"last", "z", 1})
-	for until := time.Now().Add(patience); !all(neighbour)(next) && time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
-		neighbour.more(next)
-	}
+	neighbour.await(next, all(neighbour))
 	neighbour.stop(next)
 	if !reflect.DeepEqual(next, neighbour.whole()) {
 		t.Errorf("another pipeline has written %v, want %v", next, neighbour.whole())
