@@ -163,8 +163,11 @@ func send(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	defer c.Close()
 	for line := range strings.Lines(ts.ReadFile(args[2])) {
-		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
-		ts.Check(c.ProduceSync(ctx, &kgo.Record{Partition: int32(partition), Key: []byte(key), Value: []byte(value)}).FirstErr())
+		r := &kgo.Record{Partition: int32(partition), Value: []byte(strings.TrimSuffix(line, "\n"))}
+		if key, value, has := strings.Cut(string(r.Value), "\t"); has {
+			r.Key, r.Value = []byte(key), []byte(value)
+		}
+		ts.Check(c.ProduceSync(ctx, r).FirstErr())
 	}
 }
 

@@ -73,7 +73,7 @@ func TestRenderTop(t *testing.T) {
 		"by lag": {TopView{Sort: SortLag}, []string{"bills/1  running"}, nil},
 		"duplicates": {TopView{Detail: TopDuplicates}, []string{
 			"812 334       1 203", "0.15%",
-			" 1.0s  unique  bills.raw/0@7 [2J              0ms  same transaction  00ff00ff\n   1h  unique  bills.raw/1@91002           2h 58m  committed         4f1a0b22",
+			" 1.0s  unique  bills.raw/0@7 [2J                –  same transaction  00ff00ff\n   1h  unique  bills.raw/1@91002           2h 58m  committed         4f1a0b22",
 		}, []string{"\x1b", "TASK"}},
 		"no duplicates": {TopView{Detail: TopDuplicates, Filter: "publish"}, []string{"no duplicate since"}, []string{"4f1a0b22"}},
 		"effects":       {TopView{}, []string{"4  7 calls wait, 0 run, 2 of them uncertain"}, nil},

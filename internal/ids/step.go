@@ -124,10 +124,13 @@ func (s *step) compare(ctx context.Context, p *pipeline.Pipeline, topo *topology
 	if len(records) == 0 {
 		return "no record of the inputs could be looked at to see whether their partitions follow from their " + string(by), nil
 	}
-	wrong, first, why := 0, verify.Keyed{}, ""
+	wrong, unknown, first, why := 0, 0, verify.Keyed{}, ""
 	for _, r := range records {
 		reason := ""
 		switch {
+		case by == ByID && r.Key == nil: // it may be where its ID belongs, as streamd's own sources put it
+			unknown++
+			continue
 		case by == ByID && !r.IsID:
 			reason = "is not its ID"
 		case !r.Hashed:
@@ -139,7 +142,10 @@ func (s *step) compare(ctx context.Context, p *pipeline.Pipeline, topo *topology
 			first, why = r, reason
 		}
 	}
-	if wrong == 0 {
+	switch {
+	case wrong == 0 && unknown > 0:
+		return fmt.Sprintf("%d of the %d newest records have no key: whether their partitions follow from their id is not known", unknown, len(records)), nil
+	case wrong == 0:
 		return "", nil
 	}
 	key := "no key, which"

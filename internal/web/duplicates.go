@@ -24,9 +24,10 @@ func DuplicateAt(d processor.DuplicateStatus) string {
 	return d.Position
 }
 
-// DuplicateAge is about how much later than the first one a duplicate came, in the time of the records.
+// DuplicateAge is about how much later than the first one a duplicate came, in the time of the records. Of one in the same transaction
+// nothing is known: its time is not kept before the commit.
 func DuplicateAge(d processor.DuplicateStatus) string {
-	if d.FirstSeen.IsZero() {
+	if d.FirstSeen.IsZero() || d.Timestamp.IsZero() || d.Seen == "open_transaction" {
 		return "–"
 	}
 	return Age(max(0, d.Timestamp.Sub(d.FirstSeen)))

@@ -20,7 +20,7 @@ func TestThePageShowsTheLastDuplicates(t *testing.T) {
 	h := handlerOf(t, Entry{Name: "bills", Pipeline: fake{st}})
 	page := get(h, "/").Body.String()
 	for _, want := range []string{ // in this order
-		">of a timer<", "about –", "&lt;in&gt;/0@7", "about 0ms", "the same transaction", "<code>00ff00ff</code>",
+		">of a timer<", "<td>–</td>", "&lt;in&gt;/0@7", "the same transaction", "<code>00ff00ff</code>",
 		"1970-01-12 13:46:40Z", ">bills.raw/1@91002<", "about 2h 58m", "the log", "<code>4f1a0b22</code>",
 	} {
 		_, rest, ok := strings.Cut(page, want)
