@@ -4,7 +4,7 @@
 //	streamd validate FILE...   check pipeline files
 //	streamd graph FILE         draw what a file computes
 //	streamd demo               the tour, without a Kafka cluster
-//	streamd dev                a broker in memory, for trying things
+//	streamd dev                a broker for trying things
 //	streamd status             ask a running process
 //	streamd inspect            look closely: an ID, tasks, state, transactions
 //	streamd dlq                dead letters: list, show, send again, drop

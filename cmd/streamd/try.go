@@ -54,16 +54,20 @@ Broker, generator and check live in this process, the worker is a child of it. N
 	return cmd
 }
 
+// maxMemoryMiB bounds a flag, so that its bytes are a number.
+const maxMemoryMiB = 1 << 30
+
 func (c *cli) devCommand() *cobra.Command {
 	var topics []string
 	cfg := embedded.Config{}
 	var noAuto bool
+	var maxMemory int64
 	cmd := &cobra.Command{
 		Use:   "dev",
-		Short: "A Kafka broker in memory, for trying things (never for data that matters)",
-		Long: `Run a Kafka broker in memory until Ctrl-C. It forgets everything then: never use it for data that
-matters. Only this machine can reach it. Each start is a new cluster: remove the state directories
-(.streamd) of what ran on the last one.
+		Short: "A Kafka broker for trying things (never for data that matters)",
+		Long: `Run a Kafka broker until Ctrl-C. It forgets everything then: never use it for data that matters. Only
+this machine can reach it. Each start is a new cluster: remove the state directories (.streamd) of
+what ran on the last one. The records are in a temporary directory meanwhile.
 
   streamd dev
   streamd dev --topic bills.raw:4 --topic bills.unique:4
@@ -78,6 +82,15 @@ matters. Only this machine can reach it. Each start is a new cluster: remove the
 				}
 				cfg.Topics = append(cfg.Topics, topic)
 			}
+			if maxMemory < 1 || maxMemory > maxMemoryMiB {
+				return daemon.Usagef("--max-memory %d: want 1 to %d (MiB)", maxMemory, maxMemoryMiB)
+			}
+			if cfg.MaxMemory = maxMemory << 20; cfg.Scratch == "" {
+				cfg.Scratch = os.TempDir()
+			}
+			cfg.Full = func() {
+				fmt.Fprintf(c.stderr, "%d MiB of memory are taken, the limit of --max-memory: records are refused from here on. Start it again.\n", maxMemory)
+			}
 			b, err := embedded.Start(cfg)
 			if errors.Is(err, syscall.EADDRINUSE) {
 				return fmt.Errorf("%w: port %d belongs to another process, perhaps a broker: choose another one with --port, or 0 for a free one", daemon.ErrInUse, cfg.Port)
@@ -86,7 +99,7 @@ matters. Only this machine can reach it. Each start is a new cluster: remove the
 				return err
 			}
 			defer b.Close()
-			fmt.Fprintf(c.stdout, "broker in memory on %s (Ctrl-C to stop)\n", b.Address())
+			fmt.Fprintf(c.stdout, "broker on %s (Ctrl-C to stop)\n", b.Address())
 			for _, t := range cfg.Topics {
 				fmt.Fprintf(c.stdout, "  topic %s, %d partitions\n", t.Name, t.Partitions)
 			}
@@ -104,6 +117,8 @@ matters. Only this machine can reach it. Each start is a new cluster: remove the
 	f.IntVar(&cfg.Port, "port", 9092, "port on 127.0.0.1; 0 takes a free one")
 	f.StringArrayVar(&topics, "topic", nil, "NAME or NAME:PARTITIONS of a topic to make; repeat it")
 	f.Int32Var(&cfg.Partitions, "partitions", 4, "partitions of topics without a number")
+	f.StringVar(&cfg.Scratch, "dir", "", "where the directory of the records is made, and removed at the end (default: that for temporary files)")
+	f.Int64Var(&maxMemory, "max-memory", 2048, "MiB of memory beyond which records are refused")
 	f.BoolVar(&noAuto, "no-auto-create", false, "make no topic because a client asks for it")
 	return cmd
 }

@@ -124,7 +124,7 @@ func (t *tour) prepare() (cleanup func(), err error) {
 	if err := t.files(); err != nil {
 		return cleanup, err
 	}
-	t.broker, err = embedded.Start(embedded.Config{Port: t.Port, Topics: []embedded.Topic{
+	t.broker, err = embedded.Start(embedded.Config{Port: t.Port, Scratch: short, Topics: []embedded.Topic{
 		{Name: inputTopic, Partitions: partitions}, {Name: outputTopic, Partitions: partitions},
 	}})
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -61,12 +62,21 @@ type Config struct {
 	// AutoCreate makes a topic when a client that asks for it allows that, with Partitions partitions (default 4).
 	AutoCreate bool
 	Partitions int32
+	// Scratch is a directory for the records, in one of their own that Close removes: the memory would be full after an hour of load.
+	// Empty: memory. (kfake can go on with what it left; but a partition whose records were all deleted begins at 0 again.)
+	Scratch string
+	// MaxMemory is the bound in bytes for what the broker holds, that of the whole process: beyond it records are refused with
+	// POLICY_VIOLATION. 0: no bound.
+	MaxMemory int64
+	// Full, if it is not nil, is called once, before the first record is refused.
+	Full func()
 }
 
 // Broker is a running broker.
 type Broker struct {
 	cluster *kfake.Cluster
 	unwait  func()
+	scratch string
 	address string
 	close   sync.Once
 }
@@ -94,16 +104,29 @@ func Start(c Config) (*Broker, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	cluster, err := kfake.NewCluster(opts...)
-	if err != nil {
+	b := &Broker{}
+	if c.Scratch != "" {
+		dir, err := os.MkdirTemp(c.Scratch, "streamd-broker-")
+		if err != nil {
+			return nil, fmt.Errorf("embedded: directory for the records: %w", err)
+		}
+		b.scratch = dir
+		opts = append(opts, kfake.DataDir(dir))
+	}
+	var err error
+	if b.cluster, err = kfake.NewCluster(opts...); err != nil {
+		b.Close()
 		return nil, fmt.Errorf("embedded: starting on port %d: %w", c.Port, err)
 	}
-	unwait, err := KeepWaiting(cluster, nil)
-	if err != nil {
-		cluster.Close()
+	if b.unwait, err = KeepWaiting(b.cluster, nil); err != nil {
+		b.Close()
 		return nil, fmt.Errorf("embedded: %w", err)
 	}
-	return &Broker{cluster: cluster, unwait: unwait, address: cluster.ListenAddrs()[0]}, nil
+	if c.MaxMemory > 0 {
+		refuseBeyond(b.cluster, c.MaxMemory, c.Full)
+	}
+	b.address = b.cluster.ListenAddrs()[0]
+	return b, nil
 }
 
 // Versions are those of a released Kafka, without DescribeTopicPartitions: kfake's answer has no replicas that are eligible as leaders, where Kafka
@@ -134,7 +157,14 @@ func (b *Broker) Address() string { return b.address }
 // Close ends the broker and forgets its data. It is idempotent.
 func (b *Broker) Close() {
 	b.close.Do(func() {
-		b.unwait()
-		b.cluster.Close()
+		if b.unwait != nil {
+			b.unwait()
+		}
+		if b.cluster != nil {
+			b.cluster.Close()
+		}
+		if b.scratch != "" {
+			os.RemoveAll(b.scratch) // what cannot be removed is rubbish in a directory for such
+		}
 	})
 }

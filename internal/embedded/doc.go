@@ -6,6 +6,6 @@
 //	defer b.Close()
 //	fmt.Println(b.Address())
 //
-// It keeps everything in memory and forgets it at Close. It does no replication, no authentication
+// It keeps everything in memory, or in a directory of its own, and forgets it at Close. It does no replication, no authentication
 // and no quotas, and it is no test of how a real broker fails. Never use it for data that matters.
 package embedded
