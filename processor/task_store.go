@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/streamd/streamd/record"
+	"github.com/streamd/streamd/topology"
 	"github.com/streamd/streamd/txlog"
 )
 
@@ -90,8 +91,8 @@ func (o *overlay) Get(key []byte) ([]byte, error) {
 // Put implements topology.Store.
 func (o *overlay) Put(key, value []byte) error {
 	if n := len(key) + len(value); n > o.limit || len(key) > txlog.MaxKeyBytes || len(value) > txlog.MaxValueBytes {
-		return fmt.Errorf("state store %q: a key of %d bytes with a value of %d bytes is too large: its changelog topic takes %d bytes together, the local store %d and %d",
-			o.name, len(key), len(value), o.limit, txlog.MaxKeyBytes, txlog.MaxValueBytes)
+		return fmt.Errorf("state store %q: a key of %d bytes with a value of %d bytes is %w: its changelog topic takes %d bytes together, the local store %d and %d",
+			o.name, len(key), len(value), topology.ErrTooLarge, o.limit, txlog.MaxKeyBytes, txlog.MaxValueBytes)
 	}
 	e, err := o.find(key)
 	if err != nil {

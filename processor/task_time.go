@@ -269,7 +269,7 @@ type TimerError struct {
 
 // Error names the operator and the key.
 func (e *TimerError) Error() string {
-	return fmt.Sprintf("operator %q cannot %s what is due for key %q: %v (error policy: stop)", e.Operator, e.Stage, e.Key, e.Err)
+	return fmt.Sprintf("operator %q cannot %s what is due for key %.200q: %v (error policy: stop)", e.Operator, e.Stage, e.Key, e.Err)
 }
 
 // Unwrap returns the cause.

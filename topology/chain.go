@@ -140,8 +140,12 @@ func (o *operator) failAs(p Policy, err error) error {
 	return &OperatorError{Operator: o.name, Stage: o.stage, Policy: p, Err: err}
 }
 
-// fault is an error of the runtime: nothing that the record is to blame for, so that no policy applies.
+// fault is an error of the runtime: nothing that the record is to blame for, so that no policy applies, unless its key or
+// value is too large for a store.
 func (o *operator) fault(what string, err error) error {
+	if errors.Is(err, ErrTooLarge) {
+		return o.fail(fmt.Errorf("%s: %w", what, err))
+	}
 	return fmt.Errorf("topology: operator %q: %s: %w", o.name, what, err)
 }
 

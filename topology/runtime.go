@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"errors"
 	"time"
 
 	"github.com/streamd/streamd/dedup"
@@ -64,12 +65,15 @@ type GlobalStore interface {
 	Get(key []byte) []byte
 }
 
+// ErrTooLarge: a key or value is larger than a state store takes. The policy of the operator applies.
+var ErrTooLarge = errors.New("too large for the store")
+
 // Store is the untyped face of a state store: the changes of the open transaction over the committed
 // content. Returned bytes must not be changed and are valid until the record in hand is done.
 type Store interface {
 	// Get returns nil for an absent key.
 	Get(key []byte) ([]byte, error)
-	// Put stores a copy of key and value. A nil value deletes.
+	// Put stores a copy of key and value. A nil value deletes. [ErrTooLarge]: nothing was stored.
 	Put(key, value []byte) error
 	// Range calls fn in the byte order of the keys for from <= key < to (nil: no bound) until it returns false.
 	Range(from, to []byte, fn func(key, value []byte) bool) error
