@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -78,13 +79,27 @@ var joinKinds = []topology.JoinWindows{
 	topology.JoinWithin(0).After(5 * time.Second).Grace(9 * time.Second),
 }
 
+// wide makes so much of each number that what waits of a key is more than one value of the store.
+func wide(s intS, name string) textS {
+	return topology.MapValues(s, func(r rec) (string, error) { return fmt.Sprintf("%0150d", r.Value), nil }, topology.Name(name)).WithValues(serde.String())
+}
+
+// short is the number of a wide text.
+func short(wide *string) string {
+	if wide == nil {
+		return "-"
+	}
+	return cmp.Or(strings.TrimLeft(*wide, "0"), "0")
+}
+
 func streamJoins(t *testing.T, w topology.JoinWindows) *topology.Topology {
 	return numbers(t, never, func(in intS) {
 		l, r := sides(in)
+		left, right := wide(l, "wide-left"), wide(r, "wide-right")
 		toOutText(
-			named(topology.Join(l, r, "inner", w, func(_ string, l, r int64) (string, error) { return number(&l) + " " + number(&r), nil }), "inner", plain),
-			named(topology.LeftJoin(l, r, "left", w, func(_ string, l int64, r *int64) (string, error) { return number(&l) + " " + number(r), nil }), "left", plain),
-			named(topology.OuterJoin(l, r, "outer", w, func(_ string, l, r *int64) (string, error) { return number(l) + " " + number(r), nil }), "outer", plain),
+			named(topology.Join(left, right, "inner", w, func(_, l, r string) (string, error) { return short(&l) + " " + short(&r), nil }), "inner", plain),
+			named(topology.LeftJoin(left, right, "left", w, func(_, l string, r *string) (string, error) { return short(&l) + " " + short(r), nil }), "left", plain),
+			named(topology.OuterJoin(left, right, "outer", w, func(_ string, l, r *string) (string, error) { return short(l) + " " + short(r), nil }), "outer", plain),
 		)
 	})
 }

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -230,18 +231,44 @@ func TestTableOfWhatHasNoKey(t *testing.T) {
 	d.expectCounter(CounterNullKey, "rows", 1)
 }
 
+// A key may have as many records as there are: what a record writes must not grow with them.
+func TestJoinOfAHotKey(t *testing.T) {
+	d := windowedJoin(t, func(l, r *Stream[string, string]) *Stream[string, string] {
+		return Join(l, r, "joined", JoinWithin(time.Hour).Before(0), joinText)
+	})
+	value := strings.Repeat("x", 1000)
+	const n = 5000
+	for i := range n {
+		d.mustSendTo(0, at(i, "a="+value))
+	}
+	content, most := d.rt.stores["joined"].content, 0
+	for _, v := range content {
+		most = max(most, len(v))
+	}
+	if len(content) < n/4 || most > 64<<10 {
+		t.Errorf("%d keys, the largest value has %d bytes", len(content), most)
+	}
+	d.mustSendTo(1, at(10, "a=r"))
+	if got := len(d.rt.out); got != 11 {
+		t.Errorf("%d results, want 11", got)
+	}
+}
+
 func TestJoinRefusesTooManyOfAKey(t *testing.T) {
 	d := windowedJoin(t, func(l, r *Stream[string, string]) *Stream[string, string] {
 		return Join(l, r, "joined", JoinWithin(time.Hour), joinText, OnError(PolicySkip))
 	})
-	big := strings.Repeat("x", 100<<10)
-	var err error
-	for range 6 {
-		if err = d.sendTo(0, at(0, "a="+big)); err != nil {
-			break
-		}
+	d.mustSendTo(0, at(0, "a=1"))
+	var l joinList
+	key := append([]byte{listOf}, "a"...)
+	if err := l.decode(d.rt.stores["joined"].content[string(key)]); err != nil || len(l.entries) != 1 {
+		t.Fatal(l, err)
 	}
-	failure(t, err, "joined", StageProcess, PolicySkip)
+	for range maxListBytes {
+		l.chunks = append(l.chunks, joinChunk{from: 1 << 40, to: 1 << 40, look: 1 << 50})
+	}
+	d.rt.stores["joined"].content[string(key)] = l.append(nil)
+	failure(t, d.sendTo(0, at(0, "a=2")), "joined", StageProcess, PolicySkip)
 }
 
 func TestJoinLatePolicy(t *testing.T) {
@@ -259,19 +286,22 @@ func TestJoinLatePolicy(t *testing.T) {
 }
 
 func TestJoinListIsDamaged(t *testing.T) {
-	var l joinList
-	l.insert(joinEntry{at: 5, id: []byte("id"), value: []byte("value")})
-	l.insert(joinEntry{at: 3, right: true, matched: true, id: nil, value: []byte{}})
-	l.insert(joinEntry{at: 5, id: []byte("second"), value: []byte("v")})
+	l := joinList{due: 7, chunks: []joinChunk{{from: -5, to: 900, look: 1000, tells: true}, {number: 300, from: -700, to: -700, look: -20}, {number: 301, from: 1 << 45, to: 1 << 46, look: 1 << 47}}}
+	head := len(l.append(nil))
+	l.entries = insertEntry(l.entries, joinEntry{at: 5, id: []byte("id"), value: []byte("value")})
+	l.entries = insertEntry(l.entries, joinEntry{at: 3, right: true, matched: true, id: nil, value: []byte{}})
+	l.entries = insertEntry(l.entries, joinEntry{at: 5, id: []byte("second"), value: []byte("v")})
 	whole := l.append(nil)
 	var again joinList
 	if err := again.decode(whole); err != nil || len(again.entries) != 3 || string(again.append(nil)) != string(whole) || again.entries[0].at != 3 || string(again.entries[2].id) != "second" {
 		t.Errorf("%v: %+v", err, again)
 	}
-	entries := l.entries
-	ends := map[int]bool{0: false, listHeader: true, len(whole): true}
-	n := listHeader
-	for _, e := range entries {
+	if !slices.Equal(again.chunks, l.chunks) {
+		t.Errorf("%+v", again.chunks)
+	}
+	ends := map[int]bool{head: true, len(whole): true}
+	n := head
+	for _, e := range l.entries {
 		n += timeBytes + 3 + len(e.id) + len(e.value)
 		ends[n] = true
 	}
@@ -279,6 +309,12 @@ func TestJoinListIsDamaged(t *testing.T) {
 		if err := again.decode(whole[:i:i]); (err == nil) != ends[i] {
 			t.Errorf("%d of %d bytes: %v", i, len(whole), err)
 		}
+	}
+	if err := again.decode(append(whole[:listHeader+1:listHeader+1], 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1)); err == nil {
+		t.Error("more chunks than bytes")
+	}
+	if err := again.decode(appendEntries(whole[:listHeader:listHeader], l.entries)); err == nil {
+		t.Error("a list of before there were chunks is read")
 	}
 }
 

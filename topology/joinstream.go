@@ -18,7 +18,7 @@ import (
 // headers, and an ID made of both IDs: it does not depend on which record came first. (Kafka Streams: KStream.join.)
 //
 // Both streams must be partitioned by their keys, as JoinTable says. Records wait in a state store of the join's name
-// until no match can come any more; those of one key at most 512 KiB. A record with a null key or a null value is
+// until no match can come any more. A record with a null key or a null value is
 // dropped and counted; one that is later than the grace goes by OnLate. The serdes of keys and values must be known
 // (WithKeys, WithValues). Options: OnError, OnLate.
 func Join[K, L, R, V any](left *Stream[K, L], right *Stream[K, R], name string, w JoinWindows, fn func(key K, left L, right R) (V, error), opts ...JoinOption) *Stream[K, V] {
@@ -87,9 +87,13 @@ func (j *streamJoin[K, L, R, V]) add(left *Stream[K, L], right *Stream[K, R], na
 		op := c.operator(n)
 		cells := store.in(c, op)
 		x := &streamJoiner[K, L, R, V]{streamJoin: j, c: c, dueList: newDueList(op, cells.store, before), cells: cells, keys: left.keys}
-		x.dueIndex = dueIndex{of: &x.dueList, list: &x.list, tooLong: errJoinTooLong}
-		x.grace, x.onLate, x.late = window.Millis(0).Add(grace), o.onLate, c.counter(CounterLate, n)
-		x.left, x.right = newJoinSide(c, l, left.values, j.leftAlone, reachRight, reachLeft), newJoinSide(c, r, right.values, j.rightAlone, reachLeft, reachRight)
+		x.dueIndex = dueIndex{of: &x.dueList, list: &x.joinList, tooLong: errJoinTooLong}
+		x.onLate, x.late = o.onLate, c.counter(CounterLate, n)
+		millis := func(d time.Duration) window.Millis { return window.Millis(0).Add(d) }
+		x.joinState.grace = millis(grace)
+		x.joinState.left = joinReach{back: millis(reachRight), reach: millis(reachLeft), alone: j.leftAlone}
+		x.joinState.right = joinReach{back: millis(reachLeft), reach: millis(reachRight), alone: j.rightAlone}
+		x.left, x.right = newJoinSide(c, l, left.values, j.leftAlone), newJoinSide(c, r, right.values, j.rightAlone)
 		c.addTimed(n, x)
 		x.forward = downstream[K, V](c, n, 0)
 		return x
@@ -116,16 +120,13 @@ type joinSide[T any] struct {
 	values             serde.Serde[T]
 	nullKey, nullValue *uint64
 	alone              bool // a record without a match has a result
-	// back and reach are how much earlier and later than a record of this side its match may be.
-	back, reach window.Millis
 }
 
-func newJoinSide[T any](c *instance, n *node, values serde.Serde[T], alone bool, back, reach time.Duration) joinSide[T] {
+func newJoinSide[T any](c *instance, n *node, values serde.Serde[T], alone bool) joinSide[T] {
 	op := c.operator(n)
 	s := joinSide[T]{op: op, encode: op.during(StageEncode), decode: op.during(StageDecode), values: values, alone: alone}
 	s.decode.policy = PolicyStop // as that of cells
 	s.nullKey, s.nullValue = c.counter(CounterNullKey, n), c.counter(CounterNullValue, n)
-	s.back, s.reach = window.Millis(0).Add(back), window.Millis(0).Add(reach)
 	return s
 }
 
@@ -140,28 +141,26 @@ func (s *joinSide[T]) value(c *instance, b []byte) (T, error) {
 	return v, nil
 }
 
-// streamJoiner is a join of two streams in one task. All that waits of a key stands in one value of the store, that of both
-// sides: a record costs one read and one write, and a match is noted where it is found.
+// streamJoiner is a join of two streams in one task. What waits of a key stands together, that of both sides: a match is noted
+// where it is found.
 type streamJoiner[K, L, R, V any] struct {
 	*streamJoin[K, L, R, V]
 	dueList
-	dueIndex
+	joinState
 	c       *instance
 	cells   *cells[K, []byte]
 	keys    serde.Serde[K]
 	left    joinSide[L]
 	right   joinSide[R]
-	grace   window.Millis
 	onLate  Action
 	late    *uint64
 	forward step[K, V]
 
-	list joinList
-	own  []byte // ID and value of the record in hand
-	out  record.Record[K, V]
+	own []byte // ID and value of the record in hand
+	out record.Record[K, V]
 }
 
-var errJoinTooLong = errors.New("the records of this key that wait for a match take more than 512 KiB: the key has too many records for windows of this length, or its values are too large")
+var errJoinTooLong = errors.New("too many records of this key wait for a match: it has too many for windows of this length")
 
 // joinRecord does what a record of one side does. isRight says which one it is; result calls the user's function with it and a match, nil: there
 // is none.
@@ -198,12 +197,13 @@ func joinRecord[K, O, T, L, R, V any](x *streamJoiner[K, L, R, V], r *record.Rec
 	if err := x.read(); err != nil {
 		return err
 	}
-	for i := range x.list.entries {
-		m := &x.list.entries[i]
-		if m.right == isRight || m.at < at-own.back || m.at > at+own.reach {
-			continue
-		}
-		m.matched, e.matched = true, true
+	matches, err := x.match(at, isRight)
+	if err != nil {
+		return err
+	}
+	e.matched = len(matches) > 0
+	for i := range matches {
+		m := &matches[i]
 		v, err := other.value(x.c, m.value)
 		if err != nil {
 			return err
@@ -217,8 +217,7 @@ func joinRecord[K, O, T, L, R, V any](x *streamJoiner[K, L, R, V], r *record.Rec
 			return err
 		}
 	}
-	x.list.insert(e)
-	return x.write(x.earliest())
+	return x.enter(e)
 }
 
 // waiting is a record as an entry. The value is nil if it is null.
@@ -254,14 +253,6 @@ func (x *streamJoiner[K, L, R, V]) tooLate(op *operator, at window.Millis) error
 		at.Time().Format(time.RFC3339Nano), x.windows.GracePeriod(), x.w.Time().Format(time.RFC3339Nano)))
 }
 
-// closesAt is when an entry finds no match any more: one at the end of its reach would be late.
-func (x *streamJoiner[K, L, R, V]) closesAt(e *joinEntry) window.Millis {
-	if e.right {
-		return e.at + x.right.reach + x.grace + 1
-	}
-	return e.at + x.left.reach + x.grace + 1
-}
-
 // emit hands on a result.
 func (x *streamJoiner[K, L, R, V]) emit(k K, at window.Millis, id record.Identity, result func() (V, error)) (err error) {
 	*x.op.in++
@@ -276,15 +267,6 @@ func (x *streamJoiner[K, L, R, V]) emit(k K, at window.Millis, id record.Identit
 	return x.forward(&x.out)
 }
 
-// earliest is when an entry closes first; never if there is none.
-func (x *streamJoiner[K, L, R, V]) earliest() window.Millis {
-	due := never
-	for i := range x.list.entries {
-		due = min(due, x.closesAt(&x.list.entries[i]))
-	}
-	return due
-}
-
 // Fire implements Timed: it lets go of what is closed of one key, up to the second record of which it is to be said that it
 // had no match, and says so of the first.
 func (x *streamJoiner[K, L, R, V]) Fire(quiet bool) (did bool, err error) {
@@ -297,22 +279,10 @@ func (x *streamJoiner[K, L, R, V]) Fire(quiet bool) (did bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var alone joinEntry
-	found, more := false, false
-	left := x.list.entries[:0]
-	for _, e := range x.list.entries {
-		switch {
-		case x.closesAt(&e) > x.w:
-			left = append(left, e)
-		case e.matched || !x.alone(&e):
-		case found:
-			more = true
-			left = append(left, e)
-		default:
-			found, alone = true, e
-		}
+	alone, found, more, err := x.close()
+	if err != nil {
+		return false, err
 	}
-	x.list.entries = left
 	if found {
 		x.hold(alone.value)
 		if !quiet {
@@ -325,14 +295,6 @@ func (x *streamJoiner[K, L, R, V]) Fire(quiet bool) (did bool, err error) {
 		return false, err
 	}
 	return true, nil
-}
-
-// alone says whether a record without a match has a result.
-func (x *streamJoiner[K, L, R, V]) alone(e *joinEntry) bool {
-	if e.right {
-		return x.right.alone
-	}
-	return x.left.alone
 }
 
 // unmatched hands on the result of a record without a match.
