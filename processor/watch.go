@@ -25,10 +25,11 @@ type watch struct {
 	seen map[record.TopicPartition]watched
 }
 
-// watched is an input partition as it was, and since when.
+// watched is an input partition as it was, and since when at least: when an input was silent for long, what comes then has not
+// been waiting for all that time.
 type watched struct {
-	next, stable record.Offset
-	moved, ended time.Time // of next, of stable
+	next, stable, high record.Offset
+	moved, ended       time.Time // next had something before it and stayed where it was since then; stable likewise
 }
 
 // watchLoop looks until ctx ends.
@@ -65,15 +66,15 @@ func (w *watch) look(ctx context.Context) {
 	stuck := map[string]string{}
 	for _, in := range inputs {
 		was, known := w.seen[in.tp]
-		is := watched{next: in.next, stable: stable[in.tp], moved: now, ended: now}
-		if known && was.next == is.next {
+		is := watched{next: in.next, stable: stable[in.tp], high: high[in.tp], moved: now, ended: now}
+		if known && was.next == is.next && was.next < was.stable {
 			is.moved = was.moved
 		}
-		if known && was.stable == is.stable {
+		if known && was.stable == is.stable && was.stable < was.high {
 			is.ended = was.ended
 		}
 		seen[in.tp] = is
-		if reason := is.stuck(in.tp, high[in.tp], now); reason != "" && in.running {
+		if reason := is.stuck(in.tp, now); reason != "" && in.running {
 			stuck[in.task] = reason
 		}
 	}
@@ -82,11 +83,11 @@ func (w *watch) look(ctx context.Context) {
 }
 
 // stuck says what keeps an input from moving, if something does.
-func (x watched) stuck(tp record.TopicPartition, high record.Offset, now time.Time) string {
+func (x watched) stuck(tp record.TopicPartition, now time.Time) string {
 	switch {
-	case x.next >= x.stable && x.stable < high && now.Sub(x.ended) >= stuckAfter:
+	case x.next >= x.stable && x.stable < x.high && now.Sub(x.ended) >= stuckAfter:
 		return fmt.Sprintf("a transaction in %s that nobody has ended holds up its readers at offset %d, before %d others, for %v: "+
-			"its producer is to end it, or an operator: see streamd inspect transactions", tp, x.stable, high-x.stable, now.Sub(x.ended).Round(time.Second))
+			"its producer is to end it, or an operator: see streamd inspect transactions", tp, x.stable, x.high-x.stable, now.Sub(x.ended).Round(time.Second))
 	case x.next < x.stable && now.Sub(x.moved) >= stuckAfter:
 		return fmt.Sprintf("no progress in %s at offset %d, before %d others, for %v", tp, x.next, x.stable-x.next, now.Sub(x.moved).Round(time.Second))
 	}

@@ -103,6 +103,46 @@ func TestHangingTransactionOnTheInput(t *testing.T) {
 	}
 }
 
+// TestWhatHasJustComeHoldsNothingUp: after a long silence there is a record, or an open transaction, at the moment of a look: nothing
+// stands still for as long as the silence took.
+func TestWhatHasJustComeHoldsNothingUp(t *testing.T) {
+	for name, come := range map[string]func(w *world){
+		"record": func(w *world) { w.send(0, "k", "2", 1) },
+		"transaction": func(w *world) {
+			p := w.b.Client("another").NewProducer(broker.ProducerConfig{TransactionalID: "another", TransactionTimeout: 10 * time.Minute})
+			if err := p.Init(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			p.Add(broker.Output{TopicPartition: record.TopicPartition{Topic: "in"}, Key: []byte("k"), Value: make([]byte, 8)})
+			w.b.SetFault(func(c simbroker.Call) simbroker.Action {
+				if c.Client == "another" && c.API == simbroker.EndTxn {
+					return simbroker.Action{Verdict: simbroker.LoseRequest}
+				}
+				return simbroker.Action{}
+			})
+			_, _, _ = p.Commit(context.Background(), broker.GroupMeta{}, nil)
+			w.b.SetFault(nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, counting(t, func(counted) {}))
+			s := w.live()
+			w.send(0, "k", "1", 1)
+			w.until("one record", w.quiet(2, s), s)
+			look := watch{engine: s.engine}
+			for range 6 {
+				w.b.Advance(watchInterval)
+				look.look(context.Background())
+			}
+			come(w)
+			look.look(context.Background())
+			if st, reason := stateOf(t, s); st != Running {
+				t.Errorf("state %s: %s", st, reason)
+			}
+		})
+	}
+}
+
 // deafReader has died without a word: it brings nothing any more.
 type deafReader struct{ broker.Reader }
 
