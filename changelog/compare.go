@@ -48,7 +48,9 @@ type Evidence struct {
 	Stores []Log
 	// Local is the local store's position as it was found, before any restore; zero: none.
 	Local record.LocalPosition
-	Now   time.Time
+	// Resets are the marks of the application's resets: a local store that was made of an ID log which one has deleted is no evidence.
+	Resets Resets
+	Now    time.Time
 }
 
 // Decision is what to do.
@@ -116,6 +118,12 @@ func lost(reason, remedy string) Decision {
 	return Decision{Verdict: DataLost, Reason: reason, Remedy: remedy}
 }
 
+// localWasReset says that the local store was made of another ID log than this one, and that a reset has deleted that.
+func (e Evidence) localWasReset() bool {
+	was, ok := position(e.Local.Changelogs, e.IDLog.TopicPartition)
+	return ok && was.TopicID != e.IDLog.TopicID && e.Resets.Deleted(was.TopicID)
+}
+
 // withoutCommitRecord decides where the ID log holds no commit record: it is new, or it was emptied.
 func withoutCommitRecord(e Evidence, g group) Decision {
 	whole := e.IDLog.Start == 0 // nothing of it was ever deleted
@@ -145,7 +153,7 @@ func withoutCommitRecord(e Evidence, g group) Decision {
 		return fresh
 	}
 	switch {
-	case e.Local.Sequence > 0:
+	case e.Local.Sequence > 0 && !e.localWasReset():
 		return lost(fmt.Sprintf("the local store knows commit %d, but the group has no offsets and %s holds no commit record", e.Local.Sequence, log),
 			remedyOffsets+"; or, to start anew, remove the state directory")
 	case !whole:

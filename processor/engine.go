@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/streamd/streamd/changelog"
 	"github.com/streamd/streamd/dedup"
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/metric"
@@ -67,6 +68,7 @@ type subPlan struct {
 	idLog      broker.Topic
 	stores     []broker.Topic // in the order of sub.Stores
 	deadLetter sinkTarget
+	resets     changelog.Resets // of stateful ones
 }
 
 // taskName is stable over restarts and instances: the local state is found by it.

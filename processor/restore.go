@@ -467,7 +467,7 @@ func (w *worker) decide(r *taskRun) (point record.CommitPoint, fresh bool, err e
 	if rs.follower == nil {
 		return w.decideStateless(r)
 	}
-	d, err := changelog.Compare(changelog.Evidence{Group: rs.committed, Point: rs.follower.Point(), IDLog: rs.logs[0], Stores: rs.logs[1:], Local: rs.found, Now: w.now()})
+	d, err := changelog.Compare(changelog.Evidence{Group: rs.committed, Point: rs.follower.Point(), IDLog: rs.logs[0], Stores: rs.logs[1:], Local: rs.found, Resets: r.plan.resets, Now: w.now()})
 	if err != nil {
 		return point, false, fmt.Errorf("processor: task %s: %w", r.name, err)
 	}

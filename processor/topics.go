@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
+	"github.com/streamd/streamd/changelog"
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/topology"
 )
@@ -61,9 +63,18 @@ func buildPlan(ctx context.Context, c broker.Cluster, topo *topology.Topology, c
 	for name, t := range seen {
 		have[name] = t
 	}
+	var resets changelog.Resets
+	if slices.ContainsFunc(subs, (*topology.Subtopology).Stateful) {
+		// Who may not look goes on without: then a store that is older than a reset is refused.
+		if resets, err = changelog.ReadResets(ctx, c, topo.Name()); err != nil && !errors.Is(err, broker.ErrAuthorization) {
+			return nil, fmt.Errorf("processor: %w", err)
+		}
+	}
 	plans := make([]*subPlan, 0, len(subs))
 	for _, s := range subs {
-		plans = append(plans, planOf(topo, s, have, cfg))
+		p := planOf(topo, s, have, cfg)
+		p.resets = resets
+		plans = append(plans, p)
 	}
 	countUpstreams(plans)
 	return plans, nil

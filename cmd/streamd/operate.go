@@ -21,8 +21,8 @@ func (c *cli) resetCommand() *cobra.Command {
 		Use:   "reset FILE",
 		Short: "Forget what a pipeline has done: offsets, IDs, state; plan first",
 		Long: `Forget all that a pipeline has done, so that its next start begins anew: committed offsets, IDs that were seen, state,
-repartition topics, open transactions, and the local state of this machine. Remove local state on other machines there: it is
-discarded at their next start, or refused. What has been written to output topics stays, and records are written again.
+repartition topics, open transactions, and the local state of this machine. Local state on other machines is discarded at their
+next start: topic PIPELINE-resets says so. What has been written to output topics stays, and records are written again.
 
 It only prints its plan, unless --execute is given. It refuses while the pipeline has active members. Killed in the middle, it is
 completed by running it again.

@@ -93,8 +93,10 @@ func ResetNames() []string {
 	return []string{
 		"reset.fenced",  // a transactional ID has a new epoch
 		"reset.offsets", // the group is at the new offsets
+		"reset.planned", // the ID logs that are to be deleted are marked, which proves nothing yet
 		"reset.deleted", // topics are deleted, first those of stores and repartitions, then those of IDs; brokers may have them still
 		"reset.gone",    // no broker knows them any more
+		"reset.marked",  // the marks say that it was a reset that has deleted them
 		"reset.file",    // before a store or a file of the local directory is removed
 	}
 }

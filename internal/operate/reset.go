@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/streamd/streamd/changelog"
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/internal/verify/rawlog"
@@ -290,6 +291,7 @@ func (p *Plan) Execute(ctx context.Context) error {
 
 // forget does the cluster's part. The logs of IDs go last: as long as one is there, its task begins where it says and not at the
 // offsets, and refuses to begin without its state, so that whoever starts between two steps counts nothing twice.
+// The marks that outlive them say at last that local stores which were made of them count no more (docs/adr/0028).
 func (p *Plan) forget(ctx context.Context, c *client) error {
 	if err := p.fence(ctx, c); err != nil {
 		return err
@@ -298,10 +300,37 @@ func (p *Plan) forget(ctx context.Context, c *client) error {
 		return err
 	}
 	fault.Point("reset.offsets")
+	cluster, err := daemon.OpenCluster(ctx, p.reset.Pipeline.Kafka)
+	if err != nil {
+		return err
+	}
+	defer cluster.Close() //nolint:errcheck // nothing is buffered
+	logs, err := cluster.Topics(ctx, p.IDLogs...)
+	if err != nil {
+		return err
+	}
+	var ids []string
+	for _, name := range p.IDLogs {
+		if t, ok := logs[name]; ok && t.ID != "" {
+			ids = append(ids, t.ID)
+		}
+	}
+	planned, err := changelog.PlanReset(ctx, cluster, p.Group, ids)
+	if err != nil {
+		return err
+	}
+	fault.Point("reset.planned")
 	if err := c.deleteTopics(ctx, p.Topics); err != nil {
 		return err
 	}
-	return c.deleteTopics(ctx, p.IDLogs)
+	if err := c.deleteTopics(ctx, p.IDLogs); err != nil {
+		return err
+	}
+	if err := changelog.CompleteReset(ctx, cluster, p.Group, planned); err != nil {
+		return err
+	}
+	fault.Point("reset.marked")
+	return nil
 }
 
 // fence gives each transactional ID a new epoch, which ends an open transaction and refuses whoever has the old one.
@@ -467,7 +496,7 @@ func (p *Plan) Write(w io.Writer) error {
 	if p.StateThere {
 		fmt.Fprintf(&b, "  local state   delete %s   on this machine only\n", p.StateDir)
 	}
-	b.WriteString("  ! local state on other machines is of topics that are no more: remove it there before a start, which may be refused else\n")
+	b.WriteString("  ! local state on other machines is of topics that are no more: it is discarded at their next start\n")
 	for _, name := range p.Outputs {
 		fmt.Fprintf(&b, "  ! what is in %s stays; records will be written again\n", name)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/streamd/streamd/changelog"
 	"github.com/streamd/streamd/internal/fault"
 	"github.com/streamd/streamd/internal/verify/rawlog"
 	"github.com/streamd/streamd/test/crash"
@@ -210,7 +211,9 @@ func (f *forgetful) others(deleted []string, group string) any {
 	if err != nil {
 		f.Fatal(err)
 	}
-	topics = slices.DeleteFunc(topics, func(t string) bool { return strings.HasPrefix(t, "__") || slices.Contains(deleted, t) })
+	topics = slices.DeleteFunc(topics, func(t string) bool {
+		return strings.HasPrefix(t, "__") || slices.Contains(deleted, t) || t == changelog.ResetsTopic(f.name)
+	})
 	bounds, err := f.raw.Bounds(f.Context(), topics...)
 	if err != nil {
 		f.Fatal(err)
@@ -244,9 +247,24 @@ func (f *forgetful) begun(when string, deleted []string) {
 	}
 }
 
+// older keeps a copy of the local state, as another machine would have it, and returns what puts it back.
+func (f *forgetful) older() (back func()) {
+	f.Helper()
+	dir, kept := filepath.Join(f.daemon.Dir, f.name), filepath.Join(f.TempDir(), "older")
+	if err := os.CopyFS(kept, os.DirFS(dir)); err != nil {
+		f.Fatal(err)
+	}
+	return func() {
+		if err := os.CopyFS(dir, os.DirFS(kept)); err != nil {
+			f.Fatal(err)
+		}
+	}
+}
+
 // TestResetKilled: reset --execute dies by kill -9 at each of its steps, and at any moment. Run again, it completes: nothing is left, and
 // the pipeline writes what one does that has done nothing yet. Whoever starts the pipeline between the two gets what the old one would
-// have written, what a new one writes, or a refusal: no mixture. Another pipeline, whose name begins as this one's, goes on.
+// have written, what a new one writes, or a refusal: no mixture. A local store from before, as another machine has it, hinders no start after
+// it. Another pipeline, whose name begins as this one's, goes on.
 func TestResetKilled(t *testing.T) {
 	w := newWorld(t)
 	f, neighbour := newForgetful(w, "reset"), newForgetful(w, "reset-too")
@@ -276,6 +294,7 @@ func TestResetKilled(t *testing.T) {
 	for _, p := range fault.ResetNames() {
 		before[p] = w.table.Hits(p)
 	}
+	back := f.older()
 	begun := time.Now()
 	if e := f.reset(0); e.code != 0 {
 		t.Fatalf("a reset ended with %d\n%s", e.code, e.out)
@@ -286,6 +305,7 @@ func TestResetKilled(t *testing.T) {
 		hits[p] = w.table.Hits(p) - before[p]
 	}
 	f.begun("not killed", deleted)
+	back()
 	whole("not killed")
 
 	kills, refusals := 0, 0
@@ -295,6 +315,7 @@ func TestResetKilled(t *testing.T) {
 		}
 		for nth := uint64(1); nth <= hits[point]; nth++ {
 			when := fmt.Sprintf("%s, hit %d of %d", point, nth, hits[point])
+			back := f.older()
 			w.table.Arm(point, nth, fault.Kill)
 			if e := f.reset(0); !e.killed {
 				t.Fatalf("%s: it was not killed, but ended with %d\n%s", when, e.code, e.out)
@@ -322,6 +343,7 @@ func TestResetKilled(t *testing.T) {
 			if now := f.others(deleted, neighbour.name); !reflect.DeepEqual(now, others) {
 				t.Fatalf("%s: what is no part of it was %v, is %v", when, others, now)
 			}
+			back()
 			whole(when)
 		}
 	}
