@@ -2,7 +2,9 @@ package txlog
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,6 +78,43 @@ func TestFloor(t *testing.T) {
 	if err != nil || z.Total <= 0 {
 		t.Errorf("sizes %+v, %v", z, err)
 	}
+}
+
+// What frees space needs none: a log is removed from a disk on which no byte can be written.
+func TestRemoveOnAFullDisk(t *testing.T) {
+	mount := t.TempDir()
+	if err := syscall.Mount("tmpfs", mount, "tmpfs", 0, "size=96m"); err != nil {
+		t.Fatalf("cannot mount a small disk: %v; run it as root, or with: unshare -rm go test ./txlog", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	dir := filepath.Join(mount, "state")
+	o := testOptions(dir)
+	l, err := Open(o)
+	must(t, err)
+	must(t, l.Close())
+	filler, err := os.Create(filepath.Join(mount, "filler"))
+	must(t, err)
+	if _, err := io.Copy(filler, io.LimitReader(zeros{}, 1<<30)); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the disk is not full: %v", err)
+	}
+	must(t, filler.Close())
+	begun := false
+	must(t, Remove(dir, o.App, func() error { begun = true; return nil }))
+	if _, err := os.Stat(dir); !begun || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("begun %v, left: %v", begun, err)
+	}
+}
+
+// zeros has no end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
 }
 
 // A real disk that fills up: the floor refuses before Badger dies by SIGBUS; a process that has too
