@@ -3,6 +3,7 @@ package changelog
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
@@ -149,7 +150,11 @@ func withoutCommitRecord(e Evidence, g group) Decision {
 	fresh := Decision{Verdict: Fresh, Point: record.CommitPoint{Inputs: g.inputs}}
 	if g.offsets > 0 {
 		// Somebody has set them: before the first start, or as the remedy for what is below.
-		fresh.Reason = "starting at offsets that another program has set for the group"
+		by := "another program has"
+		if slices.ContainsFunc(g.list, func(o GroupOffset) bool { return o.Metadata == ResetMetadata }) {
+			by = "streamd reset has"
+		}
+		fresh.Reason = "starting at offsets that " + by + " set for the group"
 		return fresh
 	}
 	switch {

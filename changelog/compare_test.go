@@ -45,6 +45,7 @@ func TestCompare(t *testing.T) {
 		{"first start, asked for", Evidence{IDLog: log(0, 0, -1), Group: []GroupOffset{foreign(bills, record.NoOffset)}}, Fresh, 0, -1, ""},
 		{"first start after an aborted transaction", Evidence{IDLog: log(0, 7, -1)}, Fresh, 0, -1, ""},
 		{"first start at offsets that were set", Evidence{IDLog: log(0, 0, -1), Group: []GroupOffset{foreign(bills, 40)}}, Fresh, 0, 40, "another program"},
+		{"first start after a reset", Evidence{IDLog: log(0, 0, -1), Group: []GroupOffset{{bills, broker.CommittedOffset{Next: 40, Metadata: ResetMetadata}}}}, Fresh, 0, 40, "offsets that streamd reset has set"},
 		{"the usual", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 70, 7, 9), offset(rates, 3, 7, 9)}}, Agree, 7, 70, ""},
 		{"CRASH 7: one offset moved by a late request", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 60, 6, 9), offset(rates, 3, 7, 9)}}, UseChangelog, 7, 70, "bills/2 is 60 (commit 6), the commit record says 70"},
 		{"the same sequence at another offset", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 71, 7, 9), offset(rates, 3, 7, 9)}}, UseChangelog, 7, 70, "bills/2 is 71"},

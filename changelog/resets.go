@@ -14,6 +14,9 @@ import (
 // delete (docs/adr/0028).
 func ResetsTopic(app string) string { return app + "-resets" }
 
+// ResetMetadata stands with the offsets that a reset has set.
+const ResetMetadata = "reset by streamd"
+
 // The values of marks. What is planned proves nothing: the reset may have died, and somebody else may delete the topic later.
 const (
 	resetPlanned = "streamd/1 planned"

@@ -154,11 +154,11 @@ func stopped(ctx context.Context, k pipeline.Kafka, group string) error {
 	var names []string
 	for _, m := range members {
 		if m.Instance != instance { // one that was killed: it is replaced
-			names = append(names, fmt.Sprintf("%q on %s", m.Instance, m.Host))
+			names = append(names, m.String())
 		}
 	}
 	if len(names) > 0 {
-		return fmt.Errorf("%w. Its members: %s. One that has ended keeps its place for up to 45 s, or until streamd leave", errOthers, strings.Join(names, ", "))
+		return fmt.Errorf("%w. Its members: %s. One that has ended keeps its place for up to 45 s, or until streamd leave FILE with what stands here of it takes it out", errOthers, strings.Join(names, "; "))
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func Leave(ctx context.Context, p *pipeline.Pipeline, instance string) error {
 	var known []string
 	for _, m := range members {
 		if m.Instance != instance {
-			known = append(known, m.Instance)
+			known = append(known, m.String())
 			continue
 		}
 		req := kmsg.NewPtrLeaveGroupRequest()

@@ -87,7 +87,7 @@ func NewPlan(ctx context.Context, cfg ResetConfig) (*Plan, error) {
 		return nil, err
 	}
 	for _, m := range members {
-		p.Members = append(p.Members, fmt.Sprintf("%s on %s", orUnnamed(m.Instance), m.Host))
+		p.Members = append(p.Members, m.String())
 	}
 	if err := p.offsets(ctx, c, inputs); err != nil {
 		return nil, err
@@ -98,13 +98,6 @@ func NewPlan(ctx context.Context, cfg ResetConfig) (*Plan, error) {
 	_, err = os.Stat(cfg.StateDir)
 	p.StateThere = err == nil
 	return p, nil
-}
-
-func orUnnamed(instance string) string {
-	if instance == "" {
-		return "a member without instance ID"
-	}
-	return instance
 }
 
 // topics sorts the pipeline's topics; only those that are there count.
@@ -265,7 +258,7 @@ func (c *client) groupsBelow(ctx context.Context, prefix string) ([]string, erro
 // completed by another one.
 func (p *Plan) Execute(ctx context.Context) error {
 	if len(p.Members) > 0 {
-		return fmt.Errorf("%w: %s. Stop them; one that is gone for good is removed by streamd leave", ErrActive, strings.Join(p.Members, "; "))
+		return fmt.Errorf("%w: %s. Stop them. One that has ended keeps its place for up to 45 s, or until streamd leave FILE with what stands here of it takes it out", ErrActive, strings.Join(p.Members, "; "))
 	}
 	c, err := connect(p.reset.Pipeline.Kafka)
 	if err != nil {
@@ -382,7 +375,7 @@ func (p *Plan) setOffsets(ctx context.Context, c *client) error {
 			topics[topic], order = t, append(order, topic)
 		}
 		x := kmsg.NewOffsetCommitRequestTopicPartition()
-		x.Partition, x.Offset, x.Metadata = partition, next, kmsg.StringPtr("reset by streamd")
+		x.Partition, x.Offset, x.Metadata = partition, next, kmsg.StringPtr(changelog.ResetMetadata)
 		t.Partitions = append(t.Partitions, x)
 	}
 	for _, o := range p.Offsets {

@@ -280,6 +280,15 @@ type Member struct {
 	Host     string
 }
 
+// String names the member as a reader has to, who is to stop it or to take it out: "--instance ID on HOST".
+func (m Member) String() string {
+	host := strings.TrimPrefix(m.Host, "/")
+	if m.Instance == "" {
+		return "a member without instance ID on " + host
+	}
+	return "--instance " + m.Instance + " on " + host
+}
+
 // Members returns who is in a group. A static member stays there for its session timeout after its process
 // has ended. A group that does not exist has none.
 func (c *Cluster) Members(ctx context.Context, group string) ([]Member, error) {
