@@ -219,7 +219,7 @@ func (o *opening) newLog(topic broker.Topic, owner string) *ingress.Log {
 func (o *opening) listen(address string, connections int, in *entrances) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("%w: address %s belongs to another process", ErrInUse, address)
+		return nil, fmt.Errorf("%w: address %s of source %q belongs to another process. For several instances on one machine write a variable in the file, such as address: ${ADDRESS:-%s}, and give each its own", ErrInUse, address, o.source.Name, address)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: address: %w", ErrConfig, err)
