@@ -37,6 +37,7 @@ type Config struct {
 type Report struct {
 	Pipeline string `json:"pipeline"`
 	Running  bool   `json:"running"` // commits may go on: see the notes
+	runs     string // how that is known
 	// Equal says that nothing differs of what was compared, Complete that all was compared that is there.
 	Equal    bool            `json:"equal"`
 	Complete bool            `json:"complete"`
@@ -49,6 +50,7 @@ type Job struct {
 	c     *rawlog.Cluster
 	topo  *topology.Topology
 	total atomic.Int64
+	runs  string // how it is known that the application runs, or may
 }
 
 // New prepares a verification.
@@ -133,13 +135,13 @@ func (j *Job) Run(ctx context.Context) (*Report, error) {
 		}
 	}
 	if app.Running {
-		r.state.Leave("the application runs")
+		r.state.Leave(j.runs)
 	}
 	return j.report(app.Running, results...), nil
 }
 
 func (j *Job) report(running bool, results ...*proof.Result) *Report {
-	return &Report{Pipeline: j.Pipeline.Name, Running: running, Equal: proof.OK(results), Complete: proof.Complete(results), Results: results}
+	return &Report{Pipeline: j.Pipeline.Name, Running: running, runs: j.runs, Equal: proof.OK(results), Complete: proof.Complete(results), Results: results}
 }
 
 // local finds out whether the application runs and whether its local store can be read. why says why not.
@@ -154,7 +156,7 @@ func (j *Job) local(ctx context.Context, app *proof.App, cluster string) (why st
 	s, err := rawstore.Open(j.StateDir, app.Keys...)
 	switch {
 	case errors.Is(err, rawstore.ErrInUse):
-		app.Running = true
+		app.Running, j.runs = true, "the application runs"
 		return "a process runs on " + j.StateDir + ": stop it to have its store compared", nil
 	case errors.Is(err, fs.ErrNotExist):
 		why = "there is no local store in " + j.StateDir
@@ -172,7 +174,14 @@ func (j *Job) local(ctx context.Context, app *proof.App, cluster string) (why st
 		app.Dirs, instance = []string{j.StateDir}, s.Instance
 	}
 	// The static member of the process whose store was opened has ended, though the group still has it.
-	app.Running = slices.ContainsFunc(members, func(m rawlog.Member) bool { return instance == "" || m.Instance != instance })
+	var others []string
+	for _, m := range members {
+		if instance == "" || m.Instance != instance {
+			others = append(others, m.String())
+		}
+	}
+	app.Running = len(others) > 0
+	j.runs = "the application runs, or was stopped less than 45 s ago: " + strings.Join(others, "; ")
 	return why, nil
 }
 
@@ -238,7 +247,7 @@ func (j *Job) quiet(ctx context.Context, running bool) (*proof.Result, error) {
 	}
 	if r.Check = "transactions"; running {
 		// One that is open now is at work.
-		r = proof.Skip("transactions", r.Title, "the application runs")
+		r = proof.Skip("transactions", r.Title, j.runs)
 	}
 	return r, nil
 }
@@ -268,7 +277,7 @@ func (j *Job) counts(ctx context.Context, r *proof.Result, tasks *proof.Tasks, r
 		}
 	}
 	if running {
-		r.Lack("outputs: not counted: the application runs")
+		r.Lack("outputs: not counted: %s", j.runs)
 		outputs = nil
 	}
 	ahead := j.ahead()
@@ -426,7 +435,7 @@ func (r *Report) Verdict() string {
 		verdict = "equal as far as compared: " + strings.Join(lacks, "; ")
 	}
 	if r.Running {
-		verdict += " (as of the committed offsets: the application runs)"
+		verdict += " (as of the committed offsets: " + r.runs + ")"
 	}
 	return r.Pipeline + ": " + verdict
 }
