@@ -75,6 +75,8 @@ func (a *App) Run(ctx context.Context) (err error) {
 		return ErrRunning
 	}
 	begun := false
+	var metrics *metric.Set
+	alone := func() metric.Snapshot { return a.stats.snapshot(a.topo, nil) } // also before there is a local log
 	defer func() {
 		if !begun && ctx.Err() != nil && (errors.Is(err, ctx.Err()) || errors.Is(err, broker.ErrUnreachable)) {
 			err = nil // told to stop while it waited for an answer of its start: there is nothing to commit
@@ -83,12 +85,19 @@ func (a *App) Run(ctx context.Context) (err error) {
 		if err != nil {
 			a.stats.setState(Failed, err.Error())
 		}
+		switch {
+		case metrics == nil:
+		case err != nil:
+			metrics.Fail()
+			metrics.Source(alone)
+		default:
+			metrics.Close()
+		}
 	}()
-	metrics, err := metric.New(a.cfg.registerer, a.topo.Name())
-	if err != nil {
+	if metrics, err = metric.New(a.cfg.registerer, a.topo.Name()); err != nil {
 		return fmt.Errorf("processor: %w", err)
 	}
-	defer metrics.Close()
+	metrics.Source(alone)
 	cluster, err := a.connect(ctx)
 	if err != nil {
 		return err

@@ -22,8 +22,11 @@ func (s *Set) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (s *Set) Collect(ch chan<- prometheus.Metric) {
+	failed := s.failed.Load()
 	for _, c := range s.own {
-		c.Collect(ch)
+		if !failed {
+			c.Collect(ch)
+		}
 	}
 	source := s.snapshot.Load()
 	if source == nil {
@@ -31,8 +34,19 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 	}
 	snap := (*source)()
 	b := batch{set: s, at: map[string]int{}, unknown: snap.Unknown}
-	b.pipeline(&snap)
-	b.inputs(snap.Inputs, *s.partitions.Load())
+	b.state(&snap)
+	if !failed {
+		b.figures(&snap)
+	}
+	for _, m := range b.samples {
+		ch <- m.metric(s.descs[m.name])
+	}
+}
+
+// figures are all that a snapshot has but the state.
+func (b *batch) figures(snap *Snapshot) {
+	b.pipeline(snap)
+	b.inputs(snap.Inputs, *b.set.partitions.Load())
 	for _, t := range snap.Topics {
 		b.topic(t)
 	}
@@ -44,9 +58,6 @@ func (s *Set) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, g := range snap.Globals {
 		b.global(g)
-	}
-	for _, m := range b.samples {
-		ch <- m.metric(s.descs[m.name])
 	}
 }
 
@@ -97,7 +108,7 @@ func (b *batch) count(name string, v uint64, labels ...string) {
 	b.put(name, prometheus.CounterValue, float64(v), labels)
 }
 
-func (b *batch) pipeline(s *Snapshot) {
+func (b *batch) state(s *Snapshot) {
 	for _, state := range s.States {
 		v := 0.0
 		if state == s.State {
@@ -105,10 +116,13 @@ func (b *batch) pipeline(s *Snapshot) {
 		}
 		b.gauge("streamd_pipeline_state", v, state)
 	}
+	b.gauge("streamd_pipeline_start_timestamp_seconds", unix(s.Started))
+}
+
+func (b *batch) pipeline(s *Snapshot) {
 	for state, n := range s.Tasks {
 		b.gauge("streamd_tasks", float64(n), state)
 	}
-	b.gauge("streamd_pipeline_start_timestamp_seconds", unix(s.Started))
 	b.gauge("streamd_transaction_open_timestamp_seconds", unix(s.OldestOpen))
 	b.gauge("streamd_last_commit_timestamp_seconds", unix(s.LastCommit))
 	if !s.StreamTime.IsZero() {

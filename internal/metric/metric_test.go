@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -308,6 +309,24 @@ func TestTwoPipelinesAndRestarts(t *testing.T) {
 	}
 	touch(none)
 	none.Close()
+}
+
+// Whoever watches by scrapes alone must see that a pipeline has ended with an error: its state stays, and nothing that others count by now.
+func TestAPipelineThatHasFailed(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	for range 2 { // the next one makes room for itself
+		a, err := New(reg, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Source(testSnapshot)
+		all := len(gather(t, reg))
+		a.Fail()
+		got := gather(t, reg)
+		if all < 20 || len(got) != 2 || got["streamd_pipeline_state"] == nil || got["streamd_pipeline_start_timestamp_seconds"] == nil {
+			t.Errorf("of %d families %v are left", all, slices.Sorted(maps.Keys(got)))
+		}
+	}
 }
 
 // A name that is not UTF-8 or appears twice must not make the whole scrape fail.

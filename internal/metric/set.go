@@ -1,6 +1,7 @@
 package metric
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -77,6 +78,7 @@ type Set struct {
 	snapshot   atomic.Pointer[func() Snapshot]
 	partitions atomic.Pointer[PartitionLag]
 	closed     atomic.Bool
+	failed     atomic.Bool
 
 	rebalances   prometheus.Counter
 	transactions *prometheus.CounterVec
@@ -107,7 +109,7 @@ type Set struct {
 
 // New makes the metrics of a pipeline and registers them, labelled pipeline=name, until Close. A nil
 // registerer registers nothing. A second live pipeline of the same name at the same registerer is an
-// error: their figures could not be told apart.
+// error: their figures could not be told apart. One that has failed makes room.
 func New(r prometheus.Registerer, pipeline string) (*Set, error) {
 	s := &Set{registerer: r, descs: map[string]*prometheus.Desc{}, phases: map[Phase]prometheus.Observer{}}
 	s.ShowPartitions(PartitionLagAuto)
@@ -146,7 +148,14 @@ func New(r prometheus.Registerer, pipeline string) (*Set, error) {
 	if r == nil {
 		return s, nil
 	}
-	if err := r.Register(s); err != nil {
+	err := r.Register(s)
+	if there := (prometheus.AlreadyRegisteredError{}); errors.As(err, &there) {
+		if old, ok := there.ExistingCollector.(*Set); ok && old.failed.Load() {
+			old.Close()
+			err = r.Register(s)
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("metric: registering the metrics of pipeline %q: %w", pipeline, err)
 	}
 	return s, nil
@@ -206,6 +215,10 @@ func (s *Set) Source(fn func() Snapshot) { s.snapshot.Store(&fn) }
 
 // ShowPartitions sets whether lag is shown for each partition. Default PartitionLagAuto.
 func (s *Set) ShowPartitions(m PartitionLag) { s.partitions.Store(&m) }
+
+// Fail takes all but the state, and when it began, out of the registry: a pipeline that has ended with an error is to be seen by those who
+// scrape for as long as the process lives, or until one of the same name is made. What it counted, others count by now.
+func (s *Set) Fail() { s.failed.Store(true) }
 
 // Close takes the metrics out of the registry. It is idempotent.
 func (s *Set) Close() {
