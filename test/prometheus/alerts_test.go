@@ -214,10 +214,7 @@ func (s server) firing() (map[string]bool, error) {
 	return out, nil
 }
 
-// driven are the alerts that this test sees, with the pipeline that they are about. The others are driven with series only, by
-// streamd.rules_test.yaml, since their situation takes long or much: StreamdBloomSaturated (a filter that is sealed and too full),
-// StreamdDedupRetentionTooShort (days of copies), StreamdRestoreSlow (half an hour of changelog), StreamdPipelineFailed (a Go program that goes on
-// without its pipeline: `streamd run` ends), StreamdCrashLoop (something that starts it again each time), StreamdTransactionOpenTooLong, StreamdGlobalTableStale, StreamdTableNotRead, StreamdTableUndecided.
+// driven are the alerts that this test sees, with the pipeline that they are about. TestAlertsOfStateFire sees the others.
 var driven = []string{
 	"StreamdPipelineGone/killed",
 	"StreamdBlocked/hung",
@@ -232,6 +229,7 @@ var driven = []string{
 // TestAlertsFire drives faults through real processes, and sees in a real Prometheus with the real rules, a minute of theirs being a second, that each
 // alert fires in the situation that it names and is over after it, and that the pipeline which nothing happens to has none.
 func TestAlertsFire(t *testing.T) {
+	t.Parallel()
 	disk := t.TempDir()
 	if !smalldisk.Mount(t, disk) {
 		return
@@ -319,27 +317,8 @@ func TestAlertsFire(t *testing.T) {
 		}
 	}()
 
-	missing := map[string]bool{}
-	for _, a := range driven {
-		missing[a] = true
-	}
 	began := time.Now()
-	s.wait(t, "each alert fires", func() (bool, error) {
-		now, err := s.firing()
-		for a := range now {
-			if missing[a] {
-				t.Logf("after %v: %s", time.Since(began).Round(100*time.Millisecond), a)
-			}
-			delete(missing, a)
-			if strings.HasSuffix(a, "/well") {
-				t.Errorf("%s fires", a)
-			}
-		}
-		if len(missing) > 0 && err == nil {
-			err = fmt.Errorf("%v have not fired, these fire: %v", slices.Sorted(maps.Keys(missing)), slices.Sorted(maps.Keys(now)))
-		}
-		return len(missing) == 0, err
-	})
+	s.eachFires(t, driven, func(string) {})
 
 	// All is well again.
 	heal()
@@ -353,6 +332,40 @@ func TestAlertsFire(t *testing.T) {
 	}
 	g.start("killed", dir("killed"), killed, filepath.Join(g.dirs, "killed.yaml"))
 	post(ctx, "http://"+posts)
+	s.noneFires(t)
+	t.Logf("over after %v", time.Since(began).Round(100*time.Millisecond))
+}
+
+// eachFires waits until each of the alerts has fired, and says so to done when it does. None of the pipeline "well" may.
+func (s server) eachFires(t *testing.T, alerts []string, done func(alert string)) {
+	t.Helper()
+	missing := map[string]bool{}
+	for _, a := range alerts {
+		missing[a] = true
+	}
+	began := time.Now()
+	s.wait(t, "each alert fires", func() (bool, error) {
+		now, err := s.firing()
+		for a := range now {
+			if missing[a] {
+				t.Logf("after %v: %s", time.Since(began).Round(100*time.Millisecond), a)
+				delete(missing, a)
+				done(a)
+			}
+			if strings.HasSuffix(a, "/well") {
+				t.Errorf("%s fires", a)
+			}
+		}
+		if len(missing) > 0 && err == nil {
+			err = fmt.Errorf("%v have not fired, these fire: %v", slices.Sorted(maps.Keys(missing)), slices.Sorted(maps.Keys(now)))
+		}
+		return len(missing) == 0, err
+	})
+}
+
+// noneFires waits until all is over.
+func (s server) noneFires(t *testing.T) {
+	t.Helper()
 	s.wait(t, "each alert is over", func() (bool, error) {
 		now, err := s.firing()
 		if len(now) > 0 && err == nil {
@@ -360,7 +373,6 @@ func TestAlertsFire(t *testing.T) {
 		}
 		return err == nil, err
 	})
-	t.Logf("over after %v", time.Since(began).Round(100*time.Millisecond))
 }
 
 // post sends a record to the HTTP source. Whether it is taken is the matter of others.

@@ -172,7 +172,7 @@ func (s server) query(expr string) (map[string]float64, error) {
 // wait polls until the condition holds.
 func (s server) wait(t *testing.T, what string, cond func() (bool, error)) {
 	t.Helper()
-	const patience = 90 * time.Second
+	const patience = 3 * time.Minute
 	deadline := time.Now().Add(patience)
 	for {
 		ok, err := cond()

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Where a rule has a time: `for:`, a range or the step of a subquery, `offset`; and, in seconds, what time() less a timestamp is
+// Where a rule has a time: `for:`, a range or the step of a subquery, `offset`; and, in seconds, what time() less a timestamp, or an age, is
 // compared with.
 var (
 	forTime    = regexp.MustCompile(`(?m)^(\s+for: )(\d+[smhd])$`)
 	rangeTime  = regexp.MustCompile(`([\[:])(\d+[smhd])\b`)
 	offsetTime = regexp.MustCompile(`(\boffset )(\d+[smhd])\b`)
-	ageTime    = regexp.MustCompile(`(time\(\)[^\n]*> )(\d+)\b`)
+	ageTime    = regexp.MustCompile(`((?:time\(\)[^\n]*|_undecided_seconds\) )> )(\d+)\b`)
 )
 
 // shorten makes each minute of the rules a second, so that hours of alerts can be seen in a minute; nothing else is changed. Prometheus has to
@@ -49,9 +49,9 @@ func shorter(s string) string {
 
 func TestShorten(t *testing.T) {
 	in := "- record: a:ratio5m\n  expr: max_over_time(a[2m] offset 5m) > 1000 and min_over_time((sum(increase(b[1m])))[5m:1m]) > 6\n" +
-		"  expr: (time() - max by (pipeline) (x) > 600)\n  for: 1h\n  labels: {severity: warning}\n"
+		"  expr: (time() - max by (pipeline) (x) > 600)\n  expr: max by (pipeline) (a_undecided_seconds) > 600\n  for: 1h\n  labels: {severity: warning}\n"
 	want := "- record: a:ratio5m\n  expr: max_over_time(a[2000ms] offset 5000ms) > 1000 and min_over_time((sum(increase(b[1000ms])))[5000ms:1000ms]) > 6\n" +
-		"  expr: (time() - max by (pipeline) (x) > 10)\n  for: 60000ms\n  labels: {severity: warning}\n"
+		"  expr: (time() - max by (pipeline) (x) > 10)\n  expr: max by (pipeline) (a_undecided_seconds) > 10\n  for: 60000ms\n  labels: {severity: warning}\n"
 	if got := shorten(in); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
