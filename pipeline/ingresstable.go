@@ -39,6 +39,15 @@ func (t *TableIngress) Open(pipeline, source string) (ingress.Rows, error) {
 	return rows, nil
 }
 
+// Where names the table and its server, without a secret.
+func (t *TableIngress) Where() string {
+	server := tables.PostgreSQLServer
+	if t.database == "mysql" {
+		server = tables.MySQLServer
+	}
+	return t.Table + " at " + t.database + "://" + server(t.DSN)
+}
+
 // postgresIngress reads a source that is a table of PostgreSQL.
 func (r *planner) postgresIngress(s *sourcePlan, o *object, in *Ingress) topology.Entrance {
 	r.tableIngress(s, o, in, "postgres", tables.PostgreSQL)

@@ -17,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/internal/web"
 )
 
@@ -149,8 +150,26 @@ func WriteStatus(w io.Writer, list []web.Summary, now time.Time) error {
 				return err
 			}
 		}
+		for _, x := range s.Sources {
+			if err := writeSource(w, s.Name, x, now); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+// writeSource writes the line of a source outside of Kafka.
+func writeSource(w io.Writer, name string, x ingress.Status, now time.Time) error {
+	line := fmt.Sprintf("%s: source %s (%s %s): %d records, refused: %s; %s", name, x.Name, x.Kind, x.Where, x.Records, web.SourceRefused(x), web.SourcePosition(x, now))
+	if x.Waits != "" {
+		line += "; waits for " + x.Waits
+	}
+	if last := web.SourceError(x, now); last != "" {
+		line += "; last error " + last
+	}
+	_, err := fmt.Fprintln(w, plain(line))
+	return err
 }
 
 // NotReady returns an error that names the pipelines that do not run all their tasks, nil if none.

@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/streamd/streamd/internal/broker"
 	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/internal/metric"
@@ -55,7 +53,7 @@ func (in *entrances) close() {
 }
 
 // openIngress makes topics that are missing, and listens. Nothing is accepted before run is called.
-func openIngress(ctx context.Context, c RunConfig, members []member, registry *prometheus.Registry, log *slog.Logger) (_ *entrances, err error) {
+func openIngress(ctx context.Context, c RunConfig, members []member, log *slog.Logger) (_ *entrances, err error) {
 	in := &entrances{}
 	defer func() {
 		if err != nil {
@@ -63,18 +61,8 @@ func openIngress(ctx context.Context, c RunConfig, members []member, registry *p
 		}
 	}()
 	for _, m := range members {
-		var sources []metric.Source
-		for _, s := range m.p.Sources {
-			if s.Ingress != nil {
-				sources = append(sources, metric.Source{Name: s.Name, Files: s.Ingress.File != nil, Table: s.Ingress.Table != nil})
-			}
-		}
-		if len(sources) == 0 {
+		if len(m.watches) == 0 {
 			continue
-		}
-		metrics, err := metric.NewIngress(registry, m.p.Name, sources)
-		if err != nil {
-			return in, err
 		}
 		cluster, err := openWithin(ctx, m.p.Kafka, c.Startup, log)
 		if err != nil {
@@ -89,7 +77,7 @@ func openIngress(ctx context.Context, c RunConfig, members []member, registry *p
 			if s.Ingress == nil {
 				continue
 			}
-			o := opening{c: c, p: m.p, source: s, cluster: cluster, instance: id, metrics: metrics, log: log}
+			o := opening{c: c, p: m.p, source: s, cluster: cluster, instance: id, metrics: m.ingress, watch: m.watches[s.Name], log: log}
 			e, err := o.open(ctx, in)
 			if err != nil {
 				return in, fmt.Errorf("source %q of pipeline %q: %w", s.Name, m.p.Name, err)
@@ -153,6 +141,7 @@ type opening struct {
 	cluster  broker.Cluster
 	instance string
 	metrics  *metric.Ingress
+	watch    *ingress.Watch
 	log      *slog.Logger
 }
 
@@ -210,7 +199,7 @@ func (o *opening) ensure(ctx context.Context, want broker.Topic) (broker.Topic, 
 // newLog is the Log of a source: owner is who shares its transactional ID with an older process.
 func (o *opening) newLog(topic broker.Topic, owner string) *ingress.Log {
 	return ingress.NewLog(ingress.LogConfig{
-		Cluster: o.cluster, Topic: topic, Source: o.source.Name, Logger: o.log, Metrics: o.metrics,
+		Cluster: o.cluster, Topic: topic, Source: o.source.Name, Logger: o.log, Metrics: o.metrics, Watch: o.watch,
 		TransactionalID: pipeline.IngressID(o.p.Name, o.source.Name, owner),
 	})
 }
@@ -255,7 +244,7 @@ func (o *opening) files(ctx context.Context, topic broker.Topic) (entrance, erro
 		Paths: f.Paths, Exclude: f.Exclude, Owner: owner, Positions: positions,
 		MaxLine: f.MaxLine, SkipLong: f.SkipLong, Poll: f.Poll, LastLine: f.LastLine,
 	}, o.newLog(topic, owner))
-	return o.entrance(files.Run, "source reads files", "paths", f.Paths, "owner", owner), nil
+	return o.entrance(files.Run, "", "source reads files", "paths", f.Paths, "owner", owner), nil
 }
 
 // positions is the topic that holds how far a source was read, made if it is not there.
@@ -289,7 +278,7 @@ func (o *opening) table(ctx context.Context, topic broker.Topic) (entrance, erro
 	const owner = "table"
 	table := ingress.NewTable(ingress.TableConfig{Table: t.Table, Column: t.Column, KeyField: t.KeyField, After: t.After, Positions: positions, Poll: t.Poll}, rows,
 		func() *ingress.Log { return o.newLog(topic, owner) })
-	return o.entrance(table.Run, "source reads a table", "table", t.Table, "column", t.Column), nil
+	return o.entrance(table.Run, "", "source reads a table", "table", t.Table, "column", t.Column), nil
 }
 
 // awaitTable looks whether a table can be read, and waits for its server as long as a start may.
@@ -327,13 +316,14 @@ func (o *opening) lines(topic broker.Topic, in *entrances) (entrance, error) {
 	lines := ingress.NewLines(ingress.LinesConfig{
 		Values: ingress.Values(o.source.Format), Acknowledge: t.Acknowledge, IDField: t.IDField, KeyField: t.KeyField, MaxLine: t.MaxLine, Idle: t.Idle,
 	}, queue, l, o.log)
-	return o.entrance(lines.Run, "source listening", "address", l.Addr().String()), nil
+	return o.entrance(lines.Run, l.Addr().String(), "source listening", "address", l.Addr().String()), nil
 }
 
-// entrance runs a source, with its name on what it ends with.
-func (o *opening) entrance(run func(context.Context) error, message string, what ...any) entrance {
+// entrance runs a source, with its name on what it ends with. where is its address, if it has one.
+func (o *opening) entrance(run func(context.Context) error, where, message string, what ...any) entrance {
 	return entrance{run: func(ctx context.Context) error {
 		o.log.Info(message, append([]any{"source", o.source.Name, "topic", o.source.Topic}, what...)...)
+		o.watch.Opened(where)
 		if err := run(ctx); err != nil {
 			return fmt.Errorf("source %q of pipeline %q: %w", o.source.Name, o.p.Name, err)
 		}
@@ -404,5 +394,6 @@ func (o *opening) http(topic broker.Topic, in *entrances) (entrance, error) {
 		Listener: secure.secure(l, o.log), Handler: secure.guard().Protect(ingress.NewHTTP(cfg, queue), o.log), Queue: queue,
 		Timeout: cfg.Timeout, Drain: o.drain(), Logger: o.log,
 	}
-	return o.entrance(server.Run, "source listening", "address", secure.scheme()+"://"+l.Addr().String()+h.Path), nil
+	where := secure.scheme() + "://" + l.Addr().String() + h.Path
+	return o.entrance(server.Run, where, "source listening", "address", where), nil
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/internal/metric"
 	"github.com/streamd/streamd/internal/tracing"
 	"github.com/streamd/streamd/internal/web"
@@ -61,6 +62,9 @@ type member struct {
 	web web.Entry
 	// traces is nil unless the pipeline is traced.
 	traces *tracing.Tracer
+	// Of sources outside of Kafka, by name; nil: there are none.
+	ingress *metric.Ingress
+	watches map[string]*ingress.Watch
 }
 
 // traceTimeout is how long the last spans may take to be sent.
@@ -121,7 +125,7 @@ func Run(ctx context.Context, c RunConfig) error {
 	}
 	defer serving.Wait()
 	defer stopServing()
-	entrances, err := openIngress(ctx, c, members, registry, log)
+	entrances, err := openIngress(ctx, c, members, log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // it was stopped before it had begun
@@ -205,10 +209,11 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 	if err != nil {
 		return member{}, fmt.Errorf("%s: %w: %w", p.File, ErrConfig, err)
 	}
-	return member{p: p, app: app, dir: dir, traces: traces, web: web.Entry{
+	m := member{p: p, app: app, dir: dir, traces: traces, web: web.Entry{
 		Name: p.Name, Pipeline: app, Topology: topo.Graph(), Config: settings(p, c, dir),
 		Graph: func(format string) (string, error) { return Draw(topo, format, true) }, Formats: []string{"text", "mermaid", "dot", "json"},
-	}}, nil
+	}}
+	return m, m.watch(registry)
 }
 
 // closeTraces sends the last spans.

@@ -100,6 +100,10 @@ func RenderTop(tops []Top, v TopView, now time.Time) []string {
 	s.line("")
 	s.steps(t, now)
 	s.line("")
+	if len(t.Sources) > 0 {
+		s.sources(t, now)
+		s.line("")
+	}
 	if len(t.Status.Globals) > 0 {
 		s.globals(t, now)
 		s.line("")
@@ -395,6 +399,19 @@ func (s *screen) lastDuplicates(t Top, now time.Time) {
 	if len(rows) == 1 {
 		s.line(" no duplicate since the tasks came to that process")
 		return
+	}
+	s.table(rows)
+}
+
+// sources lists the sources outside of Kafka.
+func (s *screen) sources(t Top, now time.Time) {
+	rows := [][]string{{"SOURCE", "KIND", ">RECORDS", "REFUSED", "POSITION", "WAITS FOR, OR LAST ERROR", "WHERE"}}
+	for _, x := range t.Sources {
+		why := x.Waits
+		if why == "" {
+			why = web.SourceError(x, now)
+		}
+		rows = append(rows, []string{plain(x.Name), string(x.Kind), web.Count(x.Records), plain(web.SourceRefused(x)), plain(web.SourcePosition(x, now)), plain(why), plain(x.Where)})
 	}
 	s.table(rows)
 }

@@ -109,6 +109,7 @@ func (h *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.refuse(w, &refusal{http.StatusMethodNotAllowed, metric.RefusedRequest, fmt.Errorf("records are sent with POST, this is %s", r.Method), 0, false})
 		return
 	}
+	defer h.queue.log.cfg.Watch.begin()()
 	n, no := h.accept(w, r)
 	if no != nil {
 		h.refuse(w, no)

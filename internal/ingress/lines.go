@@ -116,6 +116,7 @@ func (s *Lines) accept(ctx context.Context, open *sync.WaitGroup) {
 		}
 		open.Go(func() {
 			defer s.leave(c)
+			defer s.queue.log.cfg.Watch.begin()()
 			s.serve(ctx, c)
 		})
 	}

@@ -53,6 +53,8 @@ type LogConfig struct {
 	Source  string
 	Logger  *slog.Logger
 	Metrics *metric.Ingress
+	// Watch is told what happens, by all Logs of one source; nil: nobody is.
+	Watch *Watch
 	// Retry is the first pause after a transaction that failed, doubled up to 64 times it; default 20 ms.
 	Retry time.Duration
 }
@@ -69,6 +71,9 @@ type Log struct {
 func NewLog(cfg LogConfig) *Log {
 	if cfg.Retry <= 0 {
 		cfg.Retry = 20 * time.Millisecond
+	}
+	if cfg.Watch == nil {
+		cfg.Watch = NewWatch(metric.Source{Name: cfg.Source}, "", cfg.Topic.Name, "", cfg.Metrics)
 	}
 	return &Log{cfg: cfg, producer: cfg.Cluster.NewProducer(broker.ProducerConfig{TransactionalID: cfg.TransactionalID})}
 }
@@ -214,6 +219,7 @@ func (l *Log) note(err error) {
 	if old := l.failing.Swap(&why); old == nil {
 		l.cfg.Logger.Warn("ingress: Kafka takes nothing; trying again", "source", l.cfg.Source, "topic", l.cfg.Topic.Name, "err", err)
 	}
+	l.cfg.Watch.kafkaFailed(err)
 	l.cfg.Metrics.Failing(l.cfg.Source, true)
 }
 
@@ -227,6 +233,7 @@ func (l *Log) committed(outs []broker.Output, took time.Duration) {
 			records, bytes = records+1, bytes+len(outs[i].Value)
 		}
 	}
+	l.cfg.Watch.kafkaFailed(nil)
 	l.cfg.Metrics.Failing(l.cfg.Source, false)
 	l.cfg.Metrics.Committed(l.cfg.Source, records, bytes, took)
 }

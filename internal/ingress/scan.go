@@ -62,6 +62,7 @@ func (x *Files) scan(now time.Time) error {
 // give it its rights only then, and a file server comes back. Other files are read meanwhile.
 func (x *Files) endure(path string, err error, now time.Time) error {
 	x.failed[path] = true
+	x.log.cfg.Watch.failed(err)
 	since, told := x.unreadable[path]
 	if !told {
 		since = now
@@ -81,6 +82,9 @@ func (x *Files) healed() {
 			delete(x.unreadable, path)
 			x.log.cfg.Logger.Info("ingress: a file can be read again, or is gone", "source", x.log.cfg.Source, "file", path)
 		}
+	}
+	if len(x.unreadable) == 0 {
+		x.log.cfg.Watch.waits("")
 	}
 }
 

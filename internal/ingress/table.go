@@ -145,6 +145,7 @@ func (x *Table) Run(ctx context.Context) error {
 			failures++
 		default: // another one reads: the database answers
 			failures, x.why = 0, ""
+			x.log.cfg.Watch.waits("another process reads the table")
 			x.log.cfg.Metrics.TableFailing(x.log.cfg.Source, false)
 		}
 		if x.pause(ctx, wait) != nil {
@@ -155,6 +156,7 @@ func (x *Table) Run(ctx context.Context) error {
 
 // failed says once for each reason why the table is not read.
 func (x *Table) failed(err error) {
+	x.log.cfg.Watch.failed(err)
 	x.log.cfg.Metrics.TableFailing(x.log.cfg.Source, true)
 	if why := err.Error(); why != x.why {
 		x.why = why
@@ -222,6 +224,7 @@ func (x *Table) begin(ctx context.Context) error {
 		x.log.Close()
 		return err
 	}
+	x.log.cfg.Watch.row(at.Offset, time.Time{})
 	x.pos, x.at, x.any, x.read, x.upTo, x.wait, x.said = pos, at, known, at.Offset, at.Offset, time.Time{}, false
 	x.log.cfg.Logger.Info("ingress: reading the table", "source", x.log.cfg.Source, "table", x.cfg.Table, "after", at.Offset)
 	return nil
@@ -251,6 +254,8 @@ func (x *Table) step(ctx context.Context) (more bool, err error) {
 	}
 	x.upTo = max(x.upTo, d.UpTo)
 	x.undecided(d)
+	x.log.cfg.Watch.undecided(d.Undecided)
+	x.log.cfg.Watch.waits("")
 	if x.why != "" {
 		x.why = ""
 		x.log.cfg.Logger.Info("ingress: the table is read again", "source", x.log.cfg.Source, "table", x.cfg.Table)
@@ -334,6 +339,7 @@ func (x *Table) append(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	x.at, x.any, x.read = at, true, at.Offset
+	x.log.cfg.Watch.row(at.Offset, now)
 	if !more && bad == nil {
 		x.read = x.upTo
 	}

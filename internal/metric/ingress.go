@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 )
 
 // Refusal is why a sender was told no.
@@ -163,4 +164,51 @@ func (in *Ingress) LongLine(source string) {
 // Queued says how much waits.
 func (in *Ingress) Queued(source string, bytes int64) {
 	in.gauges["streamd_ingress_queued_bytes"].WithLabelValues(source).Set(float64(bytes))
+}
+
+// SourceFigures are the metrics of one source, as they are now.
+type SourceFigures struct {
+	Records, Bytes, LongLines uint64
+	Refused                   map[string]uint64 // by reason, those that happened
+	Queued                    int64
+	Files                     int
+	FileLag                   int64
+	TableReading              bool
+	TableLag                  int64
+	TableUndecided            float64 // seconds
+}
+
+// Read returns the figures of a source that NewIngress was given: who shows them and who scrapes them see the same.
+func (in *Ingress) Read(s Source) SourceFigures {
+	counter := func(name string, labels ...string) uint64 {
+		return uint64(value(in.counters[name].WithLabelValues(append([]string{s.Name}, labels...)...)))
+	}
+	gauge := func(name string) float64 {
+		if !s.has(name) {
+			return 0
+		}
+		return value(in.gauges[name].WithLabelValues(s.Name))
+	}
+	f := SourceFigures{
+		Records: counter("streamd_ingress_records_total"), Bytes: counter("streamd_ingress_bytes_total"), LongLines: counter("streamd_ingress_long_lines_total"),
+		Refused: map[string]uint64{}, Queued: int64(gauge("streamd_ingress_queued_bytes")),
+		Files: int(gauge("streamd_ingress_files")), FileLag: int64(gauge("streamd_ingress_file_lag_bytes")),
+		TableReading: gauge("streamd_ingress_table_reading") == 1, TableLag: int64(gauge("streamd_ingress_table_lag_numbers")),
+		TableUndecided: gauge("streamd_ingress_table_undecided_seconds"),
+	}
+	for _, reason := range refusals() {
+		if n := counter("streamd_ingress_refused_total", string(reason)); n > 0 {
+			f.Refused[string(reason)] = n
+		}
+	}
+	return f
+}
+
+// value is that of a counter or a gauge.
+func value(m prometheus.Metric) float64 {
+	var out dto.Metric
+	if err := m.Write(&out); err != nil {
+		return 0 // neither kind can fail
+	}
+	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
 }

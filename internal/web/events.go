@@ -28,7 +28,7 @@ type PipelineEvent struct {
 func (h *Handler) event(now time.Time) Event {
 	out := Event{Time: now, Pipelines: make([]PipelineEvent, 0, len(h.Pipelines))}
 	for i, e := range h.Pipelines {
-		out.Pipelines = append(out.Pipelines, PipelineEvent{Summarize(e.Name, e.Pipeline.Status()), h.history.series[i].view("").live})
+		out.Pipelines = append(out.Pipelines, PipelineEvent{e.summary(), h.history.series[i].view("").live})
 	}
 	return out
 }

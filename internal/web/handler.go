@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/topology"
 )
@@ -42,7 +43,9 @@ type Entry struct {
 	Formats  []string // that Graph knows, as the page links to them
 	// Topology is what the page draws. Without it there is no drawing, and no rate of what comes in.
 	Topology topology.Graph
-	Config   []Setting // shown as it is: it must hold no secret
+	// Sources are those outside of Kafka; nil: there are none. It must not wait.
+	Sources func() []ingress.Status
+	Config  []Setting // shown as it is: it must hold no secret
 }
 
 // Setting is one line of a pipeline's configuration.
@@ -115,7 +118,7 @@ func New(c Config) (*Handler, error) {
 	mux.HandleFunc("GET /api/v1/pipelines", h.list)
 	mux.HandleFunc("GET /api/v1/events", h.events)
 	mux.HandleFunc("GET /api/v1/pipelines/{name}", h.pipeline(func(w http.ResponseWriter, _ *http.Request, e Entry) {
-		h.json(w, http.StatusOK, e.Pipeline.Status())
+		h.json(w, http.StatusOK, Status{e.Pipeline.Status(), e.sources()})
 	}))
 	mux.HandleFunc("GET /api/v1/pipelines/{name}/tasks", h.pipeline(func(w http.ResponseWriter, _ *http.Request, e Entry) {
 		h.json(w, http.StatusOK, map[string]any{"tasks": nonNil(e.Pipeline.Status().Tasks)})
@@ -176,6 +179,28 @@ type Summary struct {
 	Committed    uint64          `json:"committed"` // transactions since the start of the process
 	Aborted      uint64          `json:"aborted"`
 	LastCommit   time.Time       `json:"last_commit"`
+	// Sources are those outside of Kafka, as this process reads them.
+	Sources []ingress.Status `json:"sources,omitempty"`
+}
+
+// Status is what the API answers about a pipeline: what its engine says, and its sources outside of Kafka.
+type Status struct {
+	processor.Status
+	Sources []ingress.Status `json:"sources,omitempty"`
+}
+
+func (e Entry) sources() []ingress.Status {
+	if e.Sources == nil {
+		return nil
+	}
+	return e.Sources()
+}
+
+// summary is the line of a pipeline now.
+func (e Entry) summary() Summary {
+	s := Summarize(e.Name, e.Pipeline.Status())
+	s.Sources = e.sources()
+	return s
 }
 
 // Summarize makes the line of a pipeline from its status.
@@ -210,7 +235,7 @@ func Summarize(name string, s processor.Status) Summary {
 func (h *Handler) summaries() []Summary {
 	out := make([]Summary, 0, len(h.Pipelines))
 	for _, e := range h.Pipelines {
-		out = append(out, Summarize(e.Name, e.Pipeline.Status()))
+		out = append(out, e.summary())
 	}
 	return out
 }

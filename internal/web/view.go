@@ -84,6 +84,7 @@ type pipelineView struct {
 	More    int // steps that are not shown
 	Step    *stepView
 	Tasks   tasksView
+	Sources []sourceRow
 	Globals []globalRow
 	Peers   *instancesView
 	Txn     txnView
@@ -213,6 +214,7 @@ func (h *Handler) pipelineView(now time.Time, e Entry, s *series, r request) *pi
 		}
 	}
 	p.Tasks = tasks(now, st, v.live, r)
+	p.Sources = sources(now, e.sources())
 	p.Globals = globals(now, st.Globals)
 	p.Peers = h.instances(now, st, r)
 	p.Txn = transactions(now, st.Transactions)
