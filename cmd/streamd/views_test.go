@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -12,6 +15,8 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/streamd/streamd/internal/ingress"
+	"github.com/streamd/streamd/internal/web"
 	"github.com/streamd/streamd/processor"
 )
 
@@ -157,6 +162,91 @@ func theLastDuplicatesAgree(t *testing.T, status processor.Status, page, top, ad
 		if !strings.Contains(page, d.Position+" ") || !strings.Contains(page, d.ID) || !strings.Contains(top, d.Position+" ") || !strings.Contains(top, d.ID) {
 			t.Errorf("%s %s is not on the page, or not in top:\n%s", d.Position, d.ID, top)
 		}
+	}
+}
+
+// At rest the API, the page, status and top name the figures of sources outside of Kafka that the metrics have, to the record.
+func TestTheSourcesAgreeAtRest(t *testing.T) {
+	const lines, posts, bad = 1_234, 17, 3
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "a.log"), []byte(strings.Repeat("{}\n", lines)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, p, c, _ := daemonOf(t, fmt.Sprintf(`
+version: 1
+name: p
+kafka: {brokers: ["localhost:1"]}
+sources:
+  logs: {topic: logs.in, file: {paths: [%q]}}
+  posted: {topic: posted.in, http: {address: "127.0.0.1:0"}}
+steps:
+  - {name: publish, from: logs, to: {topic: out}}
+  - {name: again, from: posted, to: {topic: out}}
+`, dir+"/*.log"))
+	var status web.Status
+	source := func(name string) ingress.Status {
+		status = web.Status{}
+		if c.Get(t.Context(), "/api/v1/pipelines/p", &status) == nil {
+			for _, s := range status.Sources {
+				if s.Name == name {
+					return s
+				}
+			}
+		}
+		return ingress.Status{Waits: "not there"}
+	}
+	waitFor(t, "the port", func() bool { return source("posted").Waits == "" })
+	for n := range posts + bad {
+		body := "{}"
+		if n >= posts {
+			body = "{"
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, source("posted").Where, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Idempotency-Key", fmt.Sprint(n))
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = resp.Body.Close() // its code says all
+	}
+	waitFor(t, "rest", func() bool { return source("logs").Records >= lines && source("posted").HTTP.Open == 0 })
+	text, err := c.Read(t.Context(), "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := c.Read(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := strings.Join(strings.Fields(regexp.MustCompile(`<[^>]*>`).ReplaceAllString(string(page), " ")), " ")
+	printed, top := view(t, "status", "--addr", p.socket), view(t, "top", "--addr", p.socket, "--once")
+	if s := source("posted"); s.Records != posts || s.Refused["bad_request"] != bad || len(s.Refused) != 1 {
+		t.Errorf("%+v", s)
+	}
+	if s := source("logs"); s.Records != lines || s.Bytes != 2*lines || *s.Files != (ingress.FilesStatus{Known: 1}) {
+		t.Errorf("%+v %+v", s, s.Files)
+	}
+	for _, want := range []struct{ in, text string }{
+		{string(text), `streamd_ingress_records_total{pipeline="p",source="logs"} 1234`},
+		{string(text), `streamd_ingress_records_total{pipeline="p",source="posted"} 17`},
+		{string(text), `streamd_ingress_refused_total{pipeline="p",reason="bad_request",source="posted"} 3`},
+		{string(text), `streamd_ingress_files{pipeline="p",source="logs"} 1`},
+		{shown, " 1 234 0 1 files, 0 B behind"},
+		{shown, " 17 3 bad request 0 in flight"},
+		{printed, "1234 records, refused: 0; 1 files, 0 B behind"},
+		{printed, "17 records, refused: 3 bad request; 0 in flight"},
+		{top, " 1 234  0 "},
+		{top, " 17  3 bad request  0 in flight"},
+	} {
+		if !strings.Contains(want.in, want.text) {
+			t.Errorf("no %q in\n%.3000s", want.text, want.in)
+		}
+	}
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
+	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/internal/web"
 	"github.com/streamd/streamd/pipeline"
 	"github.com/streamd/streamd/processor"
@@ -243,12 +244,14 @@ func TestWriteStatus(t *testing.T) {
 	var out bytes.Buffer
 	list := []web.Summary{
 		{Name: "bills", State: processor.Running, Ready: true, Tasks: 3, TasksRunning: 3, Lag: 7, LastCommit: now.Add(-1500 * time.Millisecond)},
-		{Name: "b", State: processor.Restoring, Reason: "waits", Tasks: 2},
+		{Name: "b", State: processor.Restoring, Reason: "waits", Tasks: 2, Sources: []ingress.Status{
+			{Name: "logs", Kind: ingress.KindFiles, Where: "/l/*", Records: 12345, Waits: "a\x1b[2J right", LastError: "no", LastErrorAt: now.Add(-time.Hour), Files: &ingress.FilesStatus{Known: 7, Behind: 17}},
+		}},
 	}
 	if err := WriteStatus(&out, list, now); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"bills      running     3/3     7", "1.5s ago", "b          restoring   0/2", "b: waits"} {
+	for _, want := range []string{"bills      running     3/3     7", "1.5s ago", "b          restoring   0/2", "b: waits", "\nb: source logs (files /l/*): 12345 records, refused: 0; 7 files, 17 B behind; waits for a [2J right; last error 1h ago: no\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}

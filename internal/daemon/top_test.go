@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/internal/web"
 	"github.com/streamd/streamd/processor"
 )
@@ -43,7 +44,12 @@ func topOf() Top {
 		{Name: "names", State: processor.GlobalReading, Remaining: 611_000},
 	}
 	nan := web.Number(math.NaN())
-	return Top{Summary: web.Summarize("bills-dedup", st), Status: st, Live: web.Live{
+	sum := web.Summarize("bills-dedup", st)
+	sum.Sources = []ingress.Status{
+		{Name: "posted", Kind: ingress.KindHTTP, Where: "http://h:1/\x1b[2J", Records: 12_345, Refused: map[string]uint64{"busy": 2}, Waits: "Kafka: no\x1b[2J leader", HTTP: &ingress.SenderStatus{Open: 3}},
+		{Name: "logs", Kind: ingress.KindFiles, Where: "/l/*", LastError: "no right", LastErrorAt: at.Add(-5 * time.Minute), Files: &ingress.FilesStatus{Known: 7, Behind: 17}},
+	}
+	return Top{Summary: sum, Status: st, Live: web.Live{
 		In: 48_100, Duplicates: .0015, LatencyP99: .16, CommitP99: nan,
 		Operators: map[string]web.Rates{"unique": {In: 48_100, Out: 48_029, Duplicates: 71, Checked: 48_100}, "publish": {In: 48_029, Out: 48_029}},
 		Restores:  map[string]web.Progress{"bills/2": {Done: .61, Left: 12}},
@@ -81,6 +87,9 @@ func TestRenderTop(t *testing.T) {
 			" rates         stale    12 345         17  5m ago  no [2J leader\n", " names         reading       0  611k left       -",
 		}, []string{"\x1b"}},
 
+		"sources": {TopView{}, []string{
+			" posted  http    12 345  2 busy   3 in flight", "Kafka: no [2J leader", "http://h:1/ [2J", " logs    files        0  0        7 files, 17 B behind", "5m ago: no right",
+		}, []string{"\x1b"}},
 		"errors":    {TopView{Detail: TopErrors}, []string{"1m  publish  encode  dead_letter  bills.raw/1@7  bad  [31mvalue"}, []string{"\x1b", "TASK"}},
 		"no errors": {TopView{Detail: TopErrors, Filter: "unique"}, []string{"none since", "filter: unique"}, []string{"publish"}},
 		"instances": {TopView{Detail: TopInstances}, []string{

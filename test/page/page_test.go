@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/streamd/streamd/internal/ingress"
 	"github.com/streamd/streamd/internal/web"
 	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/topology"
@@ -134,13 +135,24 @@ func instancesOf(now time.Time, tasks int) *processor.InstancesStatus {
 	return out
 }
 
+// outside are sources outside of Kafka, of each kind.
+func outside() []ingress.Status {
+	now := time.Now()
+	return []ingress.Status{
+		{Name: "posted", Kind: ingress.KindHTTP, Where: "https://0.0.0.0:8443/bills", Topic: "bills.posted", Records: 12_345_678, Refused: map[string]uint64{"bad_request": 1_017, "busy": 2}, Waits: "Kafka: the leader of bills.posted/3 does not answer", LastError: "the leader of bills.posted/3 does not answer", LastErrorAt: now.Add(-3 * time.Second), HTTP: &ingress.SenderStatus{Open: 31, OldestSince: now.Add(-7 * time.Second)}},
+		{Name: "logs", Kind: ingress.KindFiles, Where: "/var/log/bills/*.log, /srv/bills/*.json", Topic: "bills.logs", Records: 88_000, LongLines: 4, Files: &ingress.FilesStatus{Known: 1204, Behind: 3 << 20}},
+		{Name: "orders", Kind: ingress.KindTable, Where: "orders at postgres://db:5432/shop", Topic: "orders", Records: 9_000, LastError: "connection refused", LastErrorAt: now.Add(-time.Hour), Table: &ingress.TableStatus{Reading: true, Number: 9_001, ReadAt: now.Add(-time.Minute), Behind: 7, Undecided: "transactions that write the table: 3/17", UndecidedSeconds: 44}},
+		{Name: "meters", Kind: ingress.KindTCP, Where: "0.0.0.0:5000", Topic: "meters", Records: 7, TCP: &ingress.SenderStatus{Open: 5, OldestSince: now.Add(-time.Hour)}},
+	}
+}
+
 func serve(t *testing.T, tasks, operators int) (*acted, string) {
 	t.Helper()
 	a, g := bills(tasks, operators)
 	h, err := web.New(web.Config{
 		Version:   web.Version{Version: "v0.1.0"},
 		Link:      func(pipeline, address string) string { return "http://" + address + "/?pipeline=" + pipeline },
-		Pipelines: []web.Entry{{Name: "bill-totals", Pipeline: a, Topology: g, Config: []web.Setting{{Name: "brokers", Value: "kafka-1:9092, kafka-2:9092"}, {Name: "sasl password", Value: "***"}}, Graph: func(string) (string, error) { return "", nil }}},
+		Pipelines: []web.Entry{{Name: "bill-totals", Pipeline: a, Topology: g, Config: []web.Setting{{Name: "brokers", Value: "kafka-1:9092, kafka-2:9092"}, {Name: "sasl password", Value: "***"}}, Graph: func(string) (string, error) { return "", nil }, Sources: outside}},
 	})
 	if err != nil {
 		t.Fatal(err)
