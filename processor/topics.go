@@ -138,7 +138,7 @@ func userTopics(ctx context.Context, c broker.Cluster, topo *topology.Topology, 
 	for _, n := range names {
 		if _, ok := seen[n]; !ok {
 			missing = append(missing, fmt.Errorf("%s %q does not exist: create it, for example with: kafka-topics.sh --create --topic %s --partitions N --bootstrap-server BROKER; "+
-				"in the broker of streamd dev: start that with --topic %s:N", use[n], n, n, n))
+				"in the broker of streamd dev: start that with the pipeline file, or with --topic %s:N", use[n], n, n, n))
 		}
 	}
 	if missing != nil {

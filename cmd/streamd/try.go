@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/streamd/streamd/internal/daemon"
 	"github.com/streamd/streamd/internal/demo"
 	"github.com/streamd/streamd/internal/embedded"
+	"github.com/streamd/streamd/internal/operate"
 )
 
 func (c *cli) demoCommand() *cobra.Command {
@@ -62,18 +64,21 @@ func (c *cli) devCommand() *cobra.Command {
 	cfg := embedded.Config{}
 	var noAuto bool
 	var maxMemory int64
+	var load daemon.LoadConfig
 	cmd := &cobra.Command{
-		Use:   "dev",
+		Use:   "dev [FILE...]",
 		Short: "A Kafka broker for trying things (never for data that matters)",
 		Long: `Run a Kafka broker until Ctrl-C. It forgets everything then: never use it for data that matters. Only
 this machine can reach it. Each start is a new cluster: remove the state directories (.streamd) of
 what ran on the last one. The records are in a temporary directory meanwhile.
 
+The topics that pipeline files name are made, inputs and outputs, and those of --topic.
+
   streamd dev
+  streamd dev pipeline.yaml
   streamd dev --topic bills.raw:4 --topic bills.unique:4
   streamd run pipeline.yaml --brokers 127.0.0.1:9092       in another terminal`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: func(cmd *cobra.Command, files []string) error {
 			cfg.AutoCreate = !noAuto
 			for _, t := range topics {
 				topic, err := embedded.ParseTopic(t, cfg.Partitions)
@@ -81,6 +86,15 @@ what ran on the last one. The records are in a temporary directory meanwhile.
 					return daemon.Usagef("--topic: %w", err)
 				}
 				cfg.Topics = append(cfg.Topics, topic)
+			}
+			named, err := topicsOf(files, load)
+			if err != nil {
+				return err
+			}
+			for _, name := range named {
+				if !slices.ContainsFunc(cfg.Topics, func(t embedded.Topic) bool { return t.Name == name }) {
+					cfg.Topics = append(cfg.Topics, embedded.Topic{Name: name, Partitions: cfg.Partitions})
+				}
 			}
 			if maxMemory < 1 || maxMemory > maxMemoryMiB {
 				return daemon.Usagef("--max-memory %d: want 1 to %d (MiB)", maxMemory, maxMemoryMiB)
@@ -120,5 +134,25 @@ what ran on the last one. The records are in a temporary directory meanwhile.
 	f.StringVar(&cfg.Scratch, "dir", "", "where the directory of the records is made, and removed at the end (default: that for temporary files)")
 	f.Int64Var(&maxMemory, "max-memory", 2048, "MiB of memory beyond which records are refused")
 	f.BoolVar(&noAuto, "no-auto-create", false, "make no topic because a client asks for it")
+	fileFlags(f, &load)
 	return cmd
+}
+
+// topicsOf are the topics that pipeline files need.
+func topicsOf(files []string, load daemon.LoadConfig) (names []string, err error) {
+	if len(files) == 0 {
+		return nil, nil
+	}
+	pipelines, err := daemon.Load(files, load)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range pipelines {
+		of, err := operate.Topics(p)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", p.File, err)
+		}
+		names = append(names, of...)
+	}
+	return names, nil
 }

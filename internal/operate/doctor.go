@@ -288,6 +288,21 @@ func needs(p *pipeline.Pipeline, topo *topology.Topology) (users, internal []nee
 	return users, internal
 }
 
+// Topics are the names of the topics that must be there before the pipeline runs.
+func Topics(p *pipeline.Pipeline) (names []string, err error) {
+	topo, err := p.Topology()
+	if err != nil {
+		return nil, err
+	}
+	users, _ := needs(p, topo)
+	for _, n := range users {
+		if !n.made {
+			names = append(names, n.name)
+		}
+	}
+	return names, nil
+}
+
 // topics looks at the topics of the pipeline, and at the rights to use them.
 func (d *doctor) topics(ctx context.Context) error {
 	users, internal := needs(d.p, d.topo)
@@ -316,7 +331,7 @@ func (d *doctor) topics(ctx context.Context) error {
 		case missing && n.made:
 			d.note("topics", Fine, "", "%s topic %s will be made at the first start", n.use, n.name)
 		case missing:
-			d.note("topics", Failure, fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions N --bootstrap-server BROKER; in the broker of streamd dev: start that with --topic %s:N", n.name, n.name), "%s topic %s does not exist", n.use, n.name)
+			d.note("topics", Failure, fmt.Sprintf("kafka-topics.sh --create --topic %s --partitions N --bootstrap-server BROKER; in the broker of streamd dev: start that with the pipeline file, or with --topic %s:N", n.name, n.name), "%s topic %s does not exist", n.use, n.name)
 		case errors.Is(err, kerr.TopicAuthorizationFailed):
 			d.note("acl", Failure, d.aclTopic(n), "%s topic %s may not even be described", n.use, n.name).kind = broker.ErrAuthorization
 		case err != nil:
