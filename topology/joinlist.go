@@ -10,7 +10,7 @@ import (
 )
 
 // joinList is what a join of two streams has of a key: the records of both sides that can still find a match. The newest of them
-// stand in the list itself; older ones are in chunks, values of their own, so that a record costs the same however many wait.
+// stand in the list itself; older ones are in chunks, values of their own, so that not all is written with each record.
 // The encoding stands in docs/format.md.
 type joinList struct {
 	due     window.Millis // of its entry in the index
@@ -22,8 +22,10 @@ type joinList struct {
 type joinChunk struct {
 	number   uint64        // rises
 	from, to window.Millis // the times of its first and its last record
-	look     window.Millis // nothing is to be done about it before
-	tells    bool          // it has a record that has a result of its own if no match comes
+	// look is when something is to be done about it, and tells whether it has a record that has a result of its own if no match comes: by
+	// the windows and the kind of the join when it was written, which may be others by now.
+	look  window.Millis
+	tells bool
 }
 
 // joinEntry is a record that waits. id and value alias the store's or the instance's memory.

@@ -38,12 +38,25 @@ type joinReach struct {
 // chunkOf is the first byte of the keys of chunks.
 const chunkOf byte = 3
 
-// joinInline and joinChunkBytes bound what entries may take in a list, and in a chunk that has more than those of one list. A record costs
-// about half of both, spread over the records of a list. Variables for tests.
+// joinInline and joinChunkBytes bound what entries may take in a list, and in a chunk that has more than those of one list, as long as there
+// are few chunks: see room. A record costs about half of the one and, spread over the records of a list, of the other. Variables for tests.
 var (
 	joinInline     = 256
 	joinChunkBytes = 2 << 10
 )
+
+// A list has about ten bytes for each chunk. So that it does not become what a record costs, both bounds grow with the number
+// of chunks, and all three with the square root of what waits.
+const (
+	chunksBeforeGrowth = 32
+	mostGrowth         = 128 // chunks of 256 KiB
+)
+
+// room is what a list and a chunk may take.
+func (x *joinState) room() (inline, chunk int) {
+	growth := min(1+len(x.chunks)/chunksBeforeGrowth, mostGrowth)
+	return joinInline * growth, joinChunkBytes * growth
+}
 
 // closesAt is when an entry finds no match any more: one at the end of its reach would be late.
 func (x *joinState) closesAt(e *joinEntry) window.Millis {
@@ -106,15 +119,15 @@ func (x *joinState) match(at window.Millis, isRight bool) ([]joinEntry, error) {
 	}
 	from, to := at-side.back, at+side.reach
 	x.matches = x.matches[:0]
-	among := func(entries []joinEntry) (told bool) {
+	among := func(entries []joinEntry) (first bool) {
 		for i := range entries {
 			if m := &entries[i]; m.right != isRight && from <= m.at && m.at <= to {
-				told = told || x.tells(m)
-				m.matched = true
+				first = first || !m.matched
+				m.matched = true // also where nobody tells what has no match: the join may become one that does
 				x.matches = append(x.matches, *m)
 			}
 		}
-		return told
+		return first
 	}
 	for i := range x.chunks {
 		c := &x.chunks[i]
@@ -141,9 +154,10 @@ func (x *joinState) match(at window.Millis, isRight bool) ([]joinEntry, error) {
 // enter puts a record to the list in hand, and writes that.
 func (x *joinState) enter(e joinEntry) error {
 	x.entries = insertEntry(x.entries, e)
-	if entryBytes(x.entries) > joinInline {
+	inline, _ := x.room()
+	if entryBytes(x.entries) > inline {
 		x.entries = x.openOf(x.entries)
-		if entryBytes(x.entries) > joinInline {
+		if entryBytes(x.entries) > inline {
 			if err := x.putAway(); err != nil {
 				return err
 			}
@@ -156,6 +170,7 @@ func (x *joinState) enter(e joinEntry) error {
 // putAway moves what stands in the list to its last chunk, or to a new one if that has no room.
 func (x *joinState) putAway() error {
 	var c joinChunk
+	_, most := x.room()
 	entries := x.entries
 	if n := len(x.chunks); n > 0 {
 		c = x.chunks[n-1]
@@ -164,7 +179,7 @@ func (x *joinState) putAway() error {
 			return err
 		}
 		old = x.openOf(old)
-		if entryBytes(old)+entryBytes(entries) <= joinChunkBytes {
+		if entryBytes(old)+entryBytes(entries) <= most {
 			for _, e := range entries {
 				old = insertEntry(old, e)
 			}
@@ -191,22 +206,21 @@ func (x *joinState) close() (alone joinEntry, found, more bool, err error) {
 	}
 	for i := range x.chunks {
 		c := &x.chunks[i]
+		if c.look > x.of.w || found && c.tells && (c.from > alone.at || c.from == alone.at && in >= 0) {
+			continue // nothing is due, or comes before what was found: of the same time that of the older chunk came first, and those of the list last
+		}
+		entries, err := x.readChunk(c)
+		if err != nil {
+			return alone, false, false, err
+		}
+		j := slices.IndexFunc(entries, func(e joinEntry) bool { return x.tells(&e) && x.closed(&e) })
 		switch {
-		case c.look > x.of.w:
-		case !c.tells:
-			if err := x.writeChunk(c, nil); err != nil {
+		case j < 0: // all is closed; or the windows were others when this was written
+			if err := x.writeChunk(c, x.openOf(entries)); err != nil {
 				return alone, false, false, err
 			}
-		case !found || c.from <= alone.at: // else all of it comes later
-			entries, err := x.readChunk(c)
-			if err != nil {
-				return alone, false, false, err
-			}
-			j := slices.IndexFunc(entries, func(e joinEntry) bool { return x.tells(&e) && x.closed(&e) })
-			// Of the same time that of the older chunk came first, and those of the list last.
-			if j >= 0 && (!found || entries[j].at < alone.at || in < 0 && entries[j].at == alone.at) {
-				alone, found, in, at = entries[j], true, i, j
-			}
+		case !found || entries[j].at < alone.at || in < 0 && entries[j].at == alone.at:
+			alone, found, in, at = entries[j], true, i, j
 		}
 	}
 	switch {
@@ -223,7 +237,7 @@ func (x *joinState) close() (alone joinEntry, found, more bool, err error) {
 	}
 	x.dropEmpty()
 	more = slices.ContainsFunc(x.entries, func(e joinEntry) bool { return x.closed(&e) }) ||
-		slices.ContainsFunc(x.chunks, func(c joinChunk) bool { return c.tells && c.look <= x.of.w })
+		slices.ContainsFunc(x.chunks, func(c joinChunk) bool { return c.look <= x.of.w })
 	return alone, found, more, nil
 }
 
