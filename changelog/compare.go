@@ -119,8 +119,8 @@ func lost(reason, remedy string) Decision {
 	return Decision{Verdict: DataLost, Reason: reason, Remedy: remedy}
 }
 
-// localWasReset says that the local store was made of another ID log than this one, and that a reset has deleted that.
-func (e Evidence) localWasReset() bool {
+// LocalWasReset says that the local store was made of another ID log than this one, and that a reset has deleted that.
+func (e Evidence) LocalWasReset() bool {
 	was, ok := position(e.Local.Changelogs, e.IDLog.TopicPartition)
 	return ok && was.TopicID != e.IDLog.TopicID && e.Resets.Deleted(was.TopicID)
 }
@@ -158,7 +158,7 @@ func withoutCommitRecord(e Evidence, g group) Decision {
 		return fresh
 	}
 	switch {
-	case e.Local.Sequence > 0 && !e.localWasReset():
+	case e.Local.Sequence > 0 && !e.LocalWasReset():
 		return lost(fmt.Sprintf("the local store knows commit %d, but the group has no offsets and %s holds no commit record", e.Local.Sequence, log),
 			remedyOffsets+"; or, to start anew, remove the state directory")
 	case !whole:

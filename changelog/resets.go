@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/streamd/streamd/internal/broker"
@@ -17,25 +19,44 @@ func ResetsTopic(app string) string { return app + "-resets" }
 // ResetMetadata stands with the offsets that a reset has set.
 const ResetMetadata = "reset by streamd"
 
-// The values of marks. What is planned proves nothing: the reset may have died, and somebody else may delete the topic later.
+// The values of marks. What is planned proves nothing: the reset may have died, and somebody else may delete the topic later. The name of the
+// topic stands behind resetPlanned.
 const (
-	resetPlanned = "streamd/1 planned"
+	resetPlanned = "streamd/1 planned "
 	resetDone    = "streamd/1 done"
 )
 
 // resetsWait bounds one wait for marks.
 const resetsWait = time.Second
 
-// Resets are the ID logs that resets of an application have deleted, or meant to, by topic ID: true once a reset was completed.
+// Resets are the ID logs that resets of an application have deleted, by topic ID.
 type Resets map[string]bool
+
+// PlannedLog is an ID log that a reset is about to delete, or has deleted.
+type PlannedLog struct{ Topic, TopicID string }
 
 // Deleted says that a reset, and nobody else, has deleted the ID log with this topic ID.
 func (r Resets) Deleted(topicID string) bool { return topicID != "" && r[topicID] }
 
-// ReadResets reads the marks. There are none as long as nothing was reset.
+// ReadResets reads which resets were completed. There are none as long as nothing was reset.
 func ReadResets(ctx context.Context, c broker.Cluster, app string) (Resets, error) {
-	name, marks := ResetsTopic(app), Resets{}
-	failed := func(err error) (Resets, error) {
+	marks, err := readMarks(ctx, c, app)
+	if err != nil {
+		return nil, err
+	}
+	done := Resets{}
+	for id, value := range marks {
+		if value == resetDone {
+			done[id] = true
+		}
+	}
+	return done, nil
+}
+
+// readMarks reads the newest mark of each topic ID. What is unknown is of a newer version or of nobody: it proves nothing.
+func readMarks(ctx context.Context, c broker.Cluster, app string) (map[string]string, error) {
+	name, marks := ResetsTopic(app), map[string]string{}
+	failed := func(err error) (map[string]string, error) {
 		return nil, fmt.Errorf("changelog: marks of resets in %q: %w", name, err)
 	}
 	there, err := c.Topics(ctx, name)
@@ -64,8 +85,7 @@ func ReadResets(ctx context.Context, c broker.Cluster, app string) (Resets, erro
 				return failed(b.Err)
 			}
 			for i := range b.Records {
-				// What is unknown is of a newer version or of nobody: it proves nothing.
-				marks[string(b.Records[i].Key)] = string(b.Records[i].Value) == resetDone
+				marks[string(b.Records[i].Key)] = string(b.Records[i].Value)
 			}
 			next = b.Next
 		}
@@ -78,17 +98,17 @@ func ReadResets(ctx context.Context, c broker.Cluster, app string) (Resets, erro
 
 // PlanReset notes that ID logs are about to be deleted by a reset, before the first of them is. It returns what [CompleteReset] has to
 // make done: these, and those of resets that died before they were completed.
-func PlanReset(ctx context.Context, c broker.Cluster, app string, topicIDs []string) (planned []string, err error) {
-	marks, err := ReadResets(ctx, c, app)
+func PlanReset(ctx context.Context, c broker.Cluster, app string, logs []PlannedLog) (planned []PlannedLog, err error) {
+	marks, err := readMarks(ctx, c, app)
 	if err != nil {
 		return nil, err
 	}
-	for id, done := range marks {
-		if !done {
-			planned = append(planned, id)
+	for id, value := range marks {
+		if topic, ok := strings.CutPrefix(value, resetPlanned); ok {
+			planned = append(planned, PlannedLog{topic, id})
 		}
 	}
-	if len(topicIDs) == 0 {
+	if len(logs) == 0 {
 		return planned, nil
 	}
 	name := ResetsTopic(app)
@@ -99,22 +119,32 @@ func PlanReset(ctx context.Context, c broker.Cluster, app string, topicIDs []str
 	if err != nil && !errors.Is(err, broker.ErrTopicExists) {
 		return nil, fmt.Errorf("changelog: create %q: %w", name, err)
 	}
-	return append(planned, topicIDs...), writeMarks(ctx, c, app, topicIDs, resetPlanned)
+	return append(planned, logs...), writeMarks(ctx, c, app, logs, func(l PlannedLog) string { return resetPlanned + l.Topic })
 }
 
-// CompleteReset notes that the ID logs are gone, and that it was a reset: whatever state was made of them counts no more.
-func CompleteReset(ctx context.Context, c broker.Cluster, app string, planned []string) error {
-	return writeMarks(ctx, c, app, planned, resetDone)
+// CompleteReset notes that the ID logs are gone, and that it was a reset: whatever state was made of them counts no more. One that is there still,
+// since a reset that died had planned it and the pipeline has it no more under that name, stays planned.
+func CompleteReset(ctx context.Context, c broker.Cluster, app string, planned []PlannedLog) error {
+	names := make([]string, len(planned))
+	for i, l := range planned {
+		names[i] = l.Topic
+	}
+	there, err := c.Topics(ctx, names...)
+	if err != nil {
+		return fmt.Errorf("changelog: are the deleted ID logs gone: %w", err)
+	}
+	gone := slices.DeleteFunc(slices.Clone(planned), func(l PlannedLog) bool { return there[l.Topic].ID == l.TopicID })
+	return writeMarks(ctx, c, app, gone, func(PlannedLog) string { return resetDone })
 }
 
-func writeMarks(ctx context.Context, c broker.Cluster, app string, topicIDs []string, value string) error {
-	if len(topicIDs) == 0 {
+func writeMarks(ctx context.Context, c broker.Cluster, app string, logs []PlannedLog, value func(PlannedLog) string) error {
+	if len(logs) == 0 {
 		return nil
 	}
 	s := c.NewSender(broker.SenderConfig{})
 	defer s.Close()
-	for _, id := range topicIDs {
-		s.Add(broker.Output{TopicPartition: record.TopicPartition{Topic: ResetsTopic(app)}, Key: []byte(id), Value: []byte(value)})
+	for _, l := range logs {
+		s.Add(broker.Output{TopicPartition: record.TopicPartition{Topic: ResetsTopic(app)}, Key: []byte(l.TopicID), Value: []byte(value(l))})
 	}
 	if err := s.Send(ctx); err != nil {
 		return fmt.Errorf("changelog: mark a reset in %q: %w", ResetsTopic(app), err)

@@ -18,21 +18,25 @@ func TestStoreOlderThanAReset(t *testing.T) {
 	const repartition = "app-by-repartition"
 	for _, c := range []struct {
 		name    string
-		reset   func(w *world, remove func(), mark func(planned []string))
+		reset   func(w *world, remove func(), mark func(planned []changelog.PlannedLog))
 		refused bool
 	}{
-		{"completed", func(_ *world, remove func(), mark func([]string)) { remove(); mark(nil) }, false},
-		{"died before its mark", func(_ *world, remove func(), _ func([]string)) { remove() }, true},
-		{"of other topics", func(_ *world, remove func(), mark func([]string)) { remove(); mark([]string{"another"}) }, true},
-		{"died before its mark, run again", func(w *world, remove func(), mark func([]string)) {
+		{"completed", func(_ *world, remove func(), mark func([]changelog.PlannedLog)) { remove(); mark(nil) }, false},
+		{"died before its mark", func(_ *world, remove func(), _ func([]changelog.PlannedLog)) { remove() }, true},
+		{"of other topics", func(_ *world, remove func(), mark func([]changelog.PlannedLog)) {
+			remove()
+			mark([]changelog.PlannedLog{{Topic: "another", TopicID: "another"}})
+		}, true},
+		{"died before its mark, run again", func(w *world, remove func(), mark func([]changelog.PlannedLog)) {
 			remove()
 			planned, err := changelog.PlanReset(w.t.Context(), w.b.Client("reset"), "app", nil)
 			if err != nil {
 				w.t.Fatal(err)
 			}
-			mark(append([]string{}, planned...))
+			mark(append([]changelog.PlannedLog{}, planned...))
 		}, false},
-		{"a mistake after it", func(w *world, remove func(), mark func([]string)) {
+		{"completed by one that does not know the topics, which somebody deletes later", func(_ *world, remove func(), mark func([]changelog.PlannedLog)) { mark(nil); remove() }, true},
+		{"a mistake after it", func(w *world, remove func(), mark func([]changelog.PlannedLog)) {
 			remove()
 			mark(nil)
 			w.send(0, "k", "2", 1)
@@ -63,9 +67,9 @@ func TestStoreOlderThanAReset(t *testing.T) {
 			if err != nil || len(there) != 3 {
 				t.Fatalf("topics %v, %v", there, err)
 			}
-			ids := []string{there[logs[0]].ID, there[logs[1]].ID}
-			planned, err := changelog.PlanReset(t.Context(), client, "app", ids)
-			if err != nil || !slices.Equal(planned, ids) {
+			present := []changelog.PlannedLog{{Topic: logs[0], TopicID: there[logs[0]].ID}, {Topic: logs[1], TopicID: there[logs[1]].ID}}
+			planned, err := changelog.PlanReset(t.Context(), client, "app", present)
+			if err != nil || !slices.Equal(planned, present) {
 				t.Fatalf("planned %v, %v", planned, err)
 			}
 			remove := func() {
@@ -76,7 +80,7 @@ func TestStoreOlderThanAReset(t *testing.T) {
 					w.b.DeleteTopic(name)
 				}
 			}
-			c.reset(w, remove, func(other []string) {
+			c.reset(w, remove, func(other []changelog.PlannedLog) {
 				if other == nil {
 					other = planned
 				}

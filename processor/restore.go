@@ -229,8 +229,11 @@ func (w *worker) beginReading(r *taskRun) error {
 		return nil
 	}
 	local, found := r.local.Position()
-	if err := w.checkStores(r, local); err != nil {
-		return err
+	// What a reset has taken away may have had stores that the topology has no more.
+	if e := (changelog.Evidence{IDLog: rs.logs[0], Local: local, Resets: r.plan.resets}); !e.LocalWasReset() {
+		if err := w.checkStores(r, local); err != nil {
+			return err
+		}
 	}
 	keep, reason := changelog.KeepLocal(changelog.LocalEvidence{Local: local, Found: found, Logs: rs.logs, Group: rs.committed, Now: w.now()})
 	switch {

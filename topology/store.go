@@ -268,8 +268,8 @@ type processContext struct {
 	stores  []any // *cells[K, V] or *timerCells[K], as handles
 	// identity is that of the record or the timer in hand.
 	identity record.Identity
-	// broken is an error of the state, and not of the record: it counts even if the function
-	// swallows it.
+	// broken is an error of the state, and not of the record, or of a record that is too large for it, of which a part may be
+	// written: it counts even if the function swallows it.
 	broken error
 }
 
@@ -286,7 +286,7 @@ func (p *processContext) back(err error) error {
 		return err
 	}
 	var oe *OperatorError
-	if !errors.As(err, &oe) || oe.Stage == StageDecode {
+	if !errors.As(err, &oe) || oe.Stage == StageDecode || errors.Is(err, ErrTooLarge) {
 		p.broken = err
 	}
 	return err

@@ -70,7 +70,8 @@ func (c *cli) devCommand() *cobra.Command {
 		Short: "A Kafka broker for trying things (never for data that matters)",
 		Long: `Run a Kafka broker until Ctrl-C. It forgets everything then: never use it for data that matters. Only
 this machine can reach it. Each start is a new cluster: remove the state directories (.streamd) of
-what ran on the last one. The records are in a temporary directory meanwhile.
+what ran on the last one. The records are in a temporary directory meanwhile (where that is memory, as
+/tmp may be, name another one with --dir), which a kill -9 leaves behind.
 
 The topics that pipeline files name are made, inputs and outputs, and those of --topic.
 

@@ -213,7 +213,8 @@ func (c RunConfig) member(p *pipeline.Pipeline, registry *prometheus.Registry, l
 		Name: p.Name, Pipeline: app, Topology: topo.Graph(), Config: settings(p, c, dir),
 		Graph: func(format string) (string, error) { return Draw(topo, format, true) }, Formats: []string{"text", "mermaid", "dot", "json"},
 	}}
-	return m, m.watch(registry)
+	err = m.watch(registry) // changes m
+	return m, err
 }
 
 // closeTraces sends the last spans.

@@ -302,13 +302,13 @@ func (p *Plan) forget(ctx context.Context, c *client) error {
 	if err != nil {
 		return err
 	}
-	var ids []string
+	var present []changelog.PlannedLog
 	for _, name := range p.IDLogs {
 		if t, ok := logs[name]; ok && t.ID != "" {
-			ids = append(ids, t.ID)
+			present = append(present, changelog.PlannedLog{Topic: name, TopicID: t.ID})
 		}
 	}
-	planned, err := changelog.PlanReset(ctx, cluster, p.Group, ids)
+	planned, err := changelog.PlanReset(ctx, cluster, p.Group, present)
 	if err != nil {
 		return err
 	}
