@@ -195,3 +195,21 @@ func playJoin(t *testing.T, seed uint64, first, then func(l, r *Stream[string, s
 	slices.SortStableFunc(results, func(a, b string) int { return strings.Compare(a[:1], b[:1]) })
 	return results, chunks
 }
+
+// FuzzJoinList: whatever stands in a store is read or refused, and what was read is written as it was meant.
+func FuzzJoinList(f *testing.F) {
+	l := joinList{due: 7, chunks: []joinChunk{{from: -5, to: 900, look: 1000, tells: true}, {number: 300, from: -700, to: -700, look: -20}}}
+	l.entries = insertEntry(l.entries, joinEntry{at: 5, right: true, id: []byte("id"), value: []byte("value")})
+	f.Add(l.append(nil))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var one, two joinList
+		if one.decode(b) != nil {
+			return
+		}
+		again := one.append(nil)
+		if err := two.decode(again); err != nil || !slices.Equal(one.chunks, two.chunks) || one.due != two.due || string(two.append(nil)) != string(again) {
+			t.Errorf("%v: %+v became %+v", err, one, two)
+		}
+	})
+}
