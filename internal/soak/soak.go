@@ -152,6 +152,9 @@ func (r *run) prepare(ctx context.Context) (undo []func() error, err error) {
 	if err := r.admin.create(ctx, r.Partitions, r.topics()); err != nil {
 		return undo, err
 	}
+	if err := await(ctx, r.cluster, r.topics()); err != nil {
+		return undo, err
+	}
 	r.checks = newChecks(r.Config)
 	if r.watch, err = proof.NewWatch(ctx, r.cluster, r.checks.add, r.topic("unique"), r.topic("totals"), r.topic("regions")); err != nil {
 		return undo, err

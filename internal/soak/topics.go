@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/streamd/streamd/internal/daemon"
+	"github.com/streamd/streamd/internal/verify/rawlog"
 )
 
 // adminLimit bounds what the cleaning up waits for.
@@ -79,6 +80,22 @@ func (a *admin) create(ctx context.Context, partitions int32, names []string) er
 			return nil
 		}
 		if err := pause(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits until each topic has been heard of by whoever is asked: a broker may hear of it later than the one that made it.
+func await(ctx context.Context, c *rawlog.Cluster, names []string) error {
+	for deadline := time.Now().Add(adminLimit); ; {
+		_, err := c.Bounds(ctx, names...)
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("soak: the topics that were made are not to be seen: %w", err)
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
