@@ -17,6 +17,7 @@ import (
 	"github.com/streamd/streamd/internal/verify"
 	"github.com/streamd/streamd/internal/verify/rawlog"
 	"github.com/streamd/streamd/pipeline"
+	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
 )
 
@@ -82,6 +83,16 @@ type importer struct {
 	pending  int // IDs that are not committed, of all tasks
 }
 
+// madeByTheStart says of topics that are missing which of them nobody has to make.
+func madeByTheStart(p *pipeline.Pipeline, err error) error {
+	for _, s := range p.Sources {
+		if s.Ingress != nil && errors.Is(err, processor.ErrTopics) && strings.Contains(err.Error(), strconv.Quote(s.Topic)) {
+			err = fmt.Errorf("%w\n%q is made by the first start of the pipeline: start it once and stop it, or create it", err, s.Topic)
+		}
+	}
+	return err
+}
+
 // Import makes the IDs of a source known to a dedup step. What is imported is there also if it fails afterwards: run again, it goes
 // on. Errors: daemon.ErrInUse while the pipeline runs.
 func Import(ctx context.Context, cfg ImportConfig) (*Report, error) {
@@ -108,7 +119,7 @@ func Import(ctx context.Context, cfg ImportConfig) (*Report, error) {
 	}
 	defer func() { _ = m.cluster.Close() }() // what was committed is there
 	if m.step, err = find(ctx, m.cluster, topo, cfg.Step); err != nil {
-		return nil, err
+		return nil, madeByTheStart(cfg.Pipeline, err)
 	}
 	if m.src, err = cfg.Source.open(ctx, m.cluster); err != nil {
 		return nil, err
