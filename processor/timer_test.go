@@ -299,6 +299,16 @@ func TestManyTimers(t *testing.T) {
 	t.Logf("%d timers, each fired once and none early, %d kills, %d of them while timers were being set", timers, killed, sending)
 }
 
+// deadKeys are the keys of the dead letters.
+func (w *world) deadKeys() (keys []string) {
+	for p := range record.Partition(2) {
+		for _, x := range w.b.Committed(record.TopicPartition{Topic: "dlq", Partition: p}) {
+			keys = append(keys, string(x.Key))
+		}
+	}
+	return keys
+}
+
 // TestTimerThatFails: the operator's policy decides, about an error, about an output that is too large, and about one of
 // an operator behind; and what else is due is done. A window whose result is too large is no different.
 func TestTimerThatFails(t *testing.T) {
@@ -375,12 +385,7 @@ func TestTimerThatFails(t *testing.T) {
 				if got := strings.Join(w.readLines("out", false), " "); got != want {
 					t.Errorf("out: %q, want %q", got, want)
 				}
-				var dead []string
-				for p := range record.Partition(2) {
-					for _, x := range w.b.Committed(record.TopicPartition{Topic: "dlq", Partition: p}) {
-						dead = append(dead, string(x.Key))
-					}
-				}
+				dead := w.deadKeys()
 				if policy == topology.PolicyDeadLetter != (len(dead) == 1 && strings.HasSuffix(dead[0], "bad")) || policy != topology.PolicyDeadLetter && len(dead) > 0 {
 					t.Errorf("dead letters: %q", dead)
 				}

@@ -76,12 +76,7 @@ func TestKeyTooLargeForState(t *testing.T) {
 				if got := strings.Join(w.readLines("out", false), " "); !strings.HasPrefix(got, "a=") {
 					t.Errorf("out: %.100q", got)
 				}
-				var dead []string
-				for p := range record.Partition(2) {
-					for _, x := range w.b.Committed(record.TopicPartition{Topic: "dlq", Partition: p}) {
-						dead = append(dead, string(x.Key))
-					}
-				}
+				dead := w.deadKeys()
 				if policy == topology.PolicyDeadLetter != (len(dead) == 1 && dead[0] == large) {
 					t.Errorf("%d dead letters", len(dead))
 				}

@@ -55,6 +55,25 @@ func TestMissingOutputTopicIsSaid(t *testing.T) {
 	}
 }
 
+// hang leaves a transaction of another program open on in/0, with a record in it.
+func (w *world) hang() broker.Producer {
+	w.t.Helper()
+	p := w.b.Client("another").NewProducer(broker.ProducerConfig{TransactionalID: "another", TransactionTimeout: 10 * time.Minute})
+	if err := p.Init(context.Background()); err != nil {
+		w.t.Fatal(err)
+	}
+	p.Add(broker.Output{TopicPartition: record.TopicPartition{Topic: "in"}, Key: []byte("k"), Value: make([]byte, 8)})
+	w.b.SetFault(func(c simbroker.Call) simbroker.Action {
+		if c.Client == "another" && c.API == simbroker.EndTxn {
+			return simbroker.Action{Verdict: simbroker.LoseRequest}
+		}
+		return simbroker.Action{}
+	})
+	_, _, _ = p.Commit(context.Background(), broker.GroupMeta{}, nil)
+	w.b.SetFault(nil)
+	return p
+}
+
 // FIELD E9: a transaction on the input that nobody ends is told with its place and its age, not shown as
 // "no lag"; and is over when it is.
 func TestHangingTransactionOnTheInput(t *testing.T) {
@@ -68,19 +87,7 @@ func TestHangingTransactionOnTheInput(t *testing.T) {
 		look.look(context.Background())
 		return stateOf(t, s)
 	}
-	p := w.b.Client("another").NewProducer(broker.ProducerConfig{TransactionalID: "another", TransactionTimeout: 10 * time.Minute})
-	if err := p.Init(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	p.Add(broker.Output{TopicPartition: record.TopicPartition{Topic: "in"}, Key: []byte("k"), Value: make([]byte, 8)})
-	w.b.SetFault(func(c simbroker.Call) simbroker.Action {
-		if c.Client == "another" && c.API == simbroker.EndTxn {
-			return simbroker.Action{Verdict: simbroker.LoseRequest}
-		}
-		return simbroker.Action{}
-	})
-	_, _, _ = p.Commit(context.Background(), broker.GroupMeta{}, nil)
-	w.b.SetFault(nil)
+	p := w.hang()
 	w.send(0, "k", "2", 1) // stands behind it
 	w.settle(s)
 	if st, _ := check(watchInterval); st != Running {
@@ -107,22 +114,8 @@ func TestHangingTransactionOnTheInput(t *testing.T) {
 // stands still for as long as the silence took.
 func TestWhatHasJustComeHoldsNothingUp(t *testing.T) {
 	for name, come := range map[string]func(w *world){
-		"record": func(w *world) { w.send(0, "k", "2", 1) },
-		"transaction": func(w *world) {
-			p := w.b.Client("another").NewProducer(broker.ProducerConfig{TransactionalID: "another", TransactionTimeout: 10 * time.Minute})
-			if err := p.Init(context.Background()); err != nil {
-				t.Fatal(err)
-			}
-			p.Add(broker.Output{TopicPartition: record.TopicPartition{Topic: "in"}, Key: []byte("k"), Value: make([]byte, 8)})
-			w.b.SetFault(func(c simbroker.Call) simbroker.Action {
-				if c.Client == "another" && c.API == simbroker.EndTxn {
-					return simbroker.Action{Verdict: simbroker.LoseRequest}
-				}
-				return simbroker.Action{}
-			})
-			_, _, _ = p.Commit(context.Background(), broker.GroupMeta{}, nil)
-			w.b.SetFault(nil)
-		},
+		"record":      func(w *world) { w.send(0, "k", "2", 1) },
+		"transaction": func(w *world) { w.hang() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, counting(t, func(counted) {}))

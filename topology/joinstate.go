@@ -14,8 +14,8 @@ import (
 //
 //	03 number key   older records of the key
 //
-// A record reads the list and those chunks that have something near to it in time. It writes the list, which is short, and, for
-// each few of them, one chunk.
+// A record reads the list and those chunks that have something near to it in time. It writes the list, which is short, the chunks in which
+// something has its first match, and, for each few of them, one chunk.
 type joinState struct {
 	dueIndex
 	joinList
@@ -163,7 +163,6 @@ func (x *joinState) enter(e joinEntry) error {
 			}
 		}
 	}
-	x.dropEmpty()
 	return x.write(x.earliest())
 }
 

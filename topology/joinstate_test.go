@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/streamd/streamd/window"
 )
 
 // TestJoinInChunks: whether what waits stands in its list or in chunks, many small ones or few, cannot be told from the results of a key: not from
@@ -140,19 +138,8 @@ func playJoin(t *testing.T, seed uint64, first, then func(l, r *Stream[string, s
 	d := windowedJoin(t, first)
 	now := 1000
 	pass := func(seconds int) {
-		to, _ := window.Of(time.Unix(int64(seconds), 0))
-		d.passed = max(d.passed, to)
-		for _, x := range d.chain.Timed {
-			fires := 0
-			for due := x.Advance(Moment{Watermark: d.passed}); due; fires++ {
-				var err error
-				if due, err = x.Fire(false); err != nil {
-					t.Fatal(err)
-				}
-				if fires > 10_000 {
-					t.Fatal("it fires for ever")
-				}
-			}
+		if err := d.pass(time.Unix(int64(seconds), 0), false); err != nil {
+			t.Fatal(err)
 		}
 	}
 	for i := range 400 {

@@ -20,10 +20,14 @@ func (d *driver) pass(to time.Time, quiet bool) error {
 	at = max(at, d.passed)
 	d.passed = at
 	for _, x := range d.chain.Timed {
-		for due := x.Advance(Moment{Watermark: at}); due; {
+		fires := 0
+		for due := x.Advance(Moment{Watermark: at}); due; fires++ {
 			var err error
 			if due, err = x.Fire(quiet); err != nil {
 				return err
+			}
+			if fires > 100_000 {
+				return errors.New("it fires for ever")
 			}
 		}
 	}

@@ -80,9 +80,10 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// What frees space needs none: a log is removed from a disk on which no byte can be written.
-func TestRemoveOnAFullDisk(t *testing.T) {
-	mount := t.TempDir()
+// smallDisk is a file system of 96 MiB.
+func smallDisk(t *testing.T) (mount string) {
+	t.Helper()
+	mount = t.TempDir()
 	if err := syscall.Mount("tmpfs", mount, "tmpfs", 0, "size=96m"); err != nil {
 		t.Fatalf("cannot mount a small disk: %v; run it as root, or with: unshare -rm go test ./txlog", err)
 	}
@@ -91,6 +92,12 @@ func TestRemoveOnAFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	return mount
+}
+
+// What frees space needs none: a log is removed from a disk on which no byte can be written.
+func TestRemoveOnAFullDisk(t *testing.T) {
+	mount := smallDisk(t)
 	dir := filepath.Join(mount, "state")
 	o := testOptions(dir)
 	l, err := Open(o)
@@ -120,15 +127,7 @@ func (zeros) Read(b []byte) (int, error) {
 // A real disk that fills up: the floor refuses before Badger dies by SIGBUS; a process that has too
 // low a floor dies, and loses nothing of what it had acknowledged; when there is room, it goes on.
 func TestFullDisk(t *testing.T) {
-	mount := t.TempDir()
-	if err := syscall.Mount("tmpfs", mount, "tmpfs", 0, "size=96m"); err != nil {
-		t.Fatalf("cannot mount a small disk: %v; run it as root, or with: unshare -rm go test ./txlog", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil {
-			t.Error(err)
-		}
-	})
+	mount := smallDisk(t)
 	dir := filepath.Join(mount, "state")
 	run := func(floor string) (string, string) {
 		cmd := exec.Command(os.Args[0], "-test.run=^$", "--", dir)

@@ -187,7 +187,7 @@ func freeAddress(address string) string {
 func (t *tour) banner() {
 	w := t.Out
 	fmt.Fprintf(w, "streamd %s demo: bills, some of them sent twice, become totals per account.\n\n", t.Version)
-	fmt.Fprintf(w, "  broker    in memory on %s          kcat -b %[1]s -t %s\n", t.broker.Address(), inputTopic)
+	fmt.Fprintf(w, "  broker    on %s          kcat -b %[1]s -t %s\n", t.broker.Address(), inputTopic)
 	if t.HTTP != daemon.Off {
 		fmt.Fprintf(w, "  page      http://%s                metrics at /metrics\n", t.HTTP)
 	}

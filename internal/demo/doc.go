@@ -13,6 +13,6 @@
 //
 // Package worker starts and kills it, so that nothing of the demo outlives it.
 //
-// What it does not do: the broker is in memory and the load is small. It shows that the figures are
+// What it does not do: the broker is an embedded one and the load is small. It shows that the figures are
 // right, not how fast or how durable anything is.
 package demo

@@ -17,7 +17,6 @@ import (
 	"github.com/streamd/streamd/internal/verify"
 	"github.com/streamd/streamd/internal/verify/rawlog"
 	"github.com/streamd/streamd/pipeline"
-	"github.com/streamd/streamd/processor"
 	"github.com/streamd/streamd/record"
 )
 
@@ -83,14 +82,21 @@ type importer struct {
 	pending  int // IDs that are not committed, of all tasks
 }
 
-// madeByTheStart says of topics that are missing which of them nobody has to make.
-func madeByTheStart(p *pipeline.Pipeline, err error) error {
-	for _, s := range p.Sources {
-		if s.Ingress != nil && errors.Is(err, processor.ErrTopics) && strings.Contains(err.Error(), strconv.Quote(s.Topic)) {
-			err = fmt.Errorf("%w\n%q is made by the first start of the pipeline: start it once and stop it, or create it", err, s.Topic)
+// sourceTopics refuses if a topic is missing that nobody has to make: a source outside of Kafka makes its own.
+func (m *importer) sourceTopics(ctx context.Context) error {
+	for _, s := range m.cfg.Pipeline.Sources {
+		if s.Ingress == nil {
+			continue
+		}
+		there, err := m.cluster.Topics(ctx, s.Topic)
+		if err != nil {
+			return err
+		}
+		if _, ok := there[s.Topic]; !ok {
+			return fmt.Errorf("%w: topic %q of source %q is not there yet. The first start of the pipeline makes it: start it once and stop it, or create it", daemon.ErrConfig, s.Topic, s.Name)
 		}
 	}
-	return err
+	return nil
 }
 
 // Import makes the IDs of a source known to a dedup step. What is imported is there also if it fails afterwards: run again, it goes
@@ -118,8 +124,11 @@ func Import(ctx context.Context, cfg ImportConfig) (*Report, error) {
 		return nil, err
 	}
 	defer func() { _ = m.cluster.Close() }() // what was committed is there
+	if err := m.sourceTopics(ctx); err != nil {
+		return nil, err
+	}
 	if m.step, err = find(ctx, m.cluster, topo, cfg.Step); err != nil {
-		return nil, madeByTheStart(cfg.Pipeline, err)
+		return nil, err
 	}
 	if m.src, err = cfg.Source.open(ctx, m.cluster); err != nil {
 		return nil, err

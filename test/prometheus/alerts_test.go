@@ -126,6 +126,24 @@ type rig struct {
 	fill   *strings.Replacer
 }
 
+// newRig builds streamd, and starts the broker with topics.
+func newRig(t *testing.T, topics ...string) *rig {
+	t.Helper()
+	g := &rig{t: t, dirs: t.TempDir(), binary: filepath.Join(t.TempDir(), "streamd"), kafka: newFaults(t, topics...)}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", g.binary, "../../cmd/streamd").CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	var err error
+	if g.client, err = kgo.NewClient(kgo.SeedBrokers(g.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.client.Close)
+	return g
+}
+
+// dir is the data directory of a process.
+func (g *rig) dir(name string) string { return filepath.Join(g.dirs, name) }
+
 // run starts a process with pipelines, whose metrics are at the returned address.
 func (g *rig) run(name string, dataDir string, files ...string) (*exec.Cmd, string) {
 	g.t.Helper()
@@ -234,10 +252,6 @@ func TestAlertsFire(t *testing.T) {
 	if !smalldisk.Mount(t, disk) {
 		return
 	}
-	g := &rig{t: t, dirs: t.TempDir(), binary: filepath.Join(t.TempDir(), "streamd")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", g.binary, "../../cmd/streamd").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
 	names := []string{"well", "killed", "records", "sunk", "hung", "stalled", "restless", "full"}
 	topics := []string{"posted", "posted.out"}
 	for _, n := range names {
@@ -245,12 +259,7 @@ func TestAlertsFire(t *testing.T) {
 			topics = append(topics, n, n+".out", n+".dlq")
 		}
 	}
-	g.kafka = newFaults(t, topics...)
-	var err error
-	if g.client, err = kgo.NewClient(kgo.SeedBrokers(g.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.client.Close)
+	g := newRig(t, topics...)
 	var down atomic.Bool
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if down.Load() {
@@ -261,10 +270,9 @@ func TestAlertsFire(t *testing.T) {
 	posts := "127.0.0.1:" + freePort(t)
 	g.fill = strings.NewReplacer("BROKER", g.kafka.ListenAddrs()[0], "TARGET", target.URL, "POSTS", posts)
 
-	dir := func(name string) string { return filepath.Join(g.dirs, name) }
-	_, well := g.run("well", dir("well"), g.file("well", dedup))
-	victim, killed := g.run("killed", dir("killed"), g.file("killed", dedup))
-	_, troubled := g.run("troubled", dir("troubled"), g.file("records", dedup), g.file("sunk", intoTarget), g.file("posted", posted),
+	_, well := g.run("well", g.dir("well"), g.file("well", dedup))
+	victim, killed := g.run("killed", g.dir("killed"), g.file("killed", dedup))
+	_, troubled := g.run("troubled", g.dir("troubled"), g.file("records", dedup), g.file("sunk", intoTarget), g.file("posted", posted),
 		g.file("hung", dedup), g.file("stalled", dedup), g.file("restless", dedup))
 	_, full := g.run("full", filepath.Join(disk, "data"), g.file("full", dedup))
 	s := start(t, shortened(t), well, killed, troubled, full)
@@ -282,16 +290,7 @@ func TestAlertsFire(t *testing.T) {
 		n, err := s.query(`sum by (pipeline) (streamd_consumed_records_total) > 10`)
 		return len(n) == len(names), err
 	})
-	quiet := func() {
-		t.Helper()
-		if now, err := s.firing(); err != nil || len(now) > 0 {
-			t.Errorf("in normal load: %v fire, %v", slices.Sorted(maps.Keys(now)), err)
-		}
-	}
-	for range 12 {
-		quiet()
-		time.Sleep(250 * time.Millisecond)
-	}
+	s.quiet(t)
 
 	// The faults, all at once.
 	if err := victim.Process.Kill(); err != nil {
@@ -318,7 +317,7 @@ func TestAlertsFire(t *testing.T) {
 	}()
 
 	began := time.Now()
-	s.eachFires(t, driven, func(string) {})
+	s.eachFires(t, 90*time.Second, driven, func(string) {})
 
 	// All is well again.
 	heal()
@@ -330,21 +329,34 @@ func TestAlertsFire(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	g.start("killed", dir("killed"), killed, filepath.Join(g.dirs, "killed.yaml"))
+	g.start("killed", g.dir("killed"), killed, filepath.Join(g.dirs, "killed.yaml"))
 	post(ctx, "http://"+posts)
 	s.noneFires(t)
 	t.Logf("over after %v", time.Since(began).Round(100*time.Millisecond))
 }
 
+// quiet holds that nothing fires in three seconds of normal load: three minutes of the rules.
+func (s server) quiet(t *testing.T) {
+	t.Helper()
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	for range 12 {
+		if now, err := s.firing(); err != nil || len(now) > 0 {
+			t.Errorf("in normal load: %v fire, %v", slices.Sorted(maps.Keys(now)), err)
+		}
+		<-tick.C
+	}
+}
+
 // eachFires waits until each of the alerts has fired, and says so to done when it does. None of the pipeline "well" may.
-func (s server) eachFires(t *testing.T, alerts []string, done func(alert string)) {
+func (s server) eachFires(t *testing.T, patience time.Duration, alerts []string, done func(alert string)) {
 	t.Helper()
 	missing := map[string]bool{}
 	for _, a := range alerts {
 		missing[a] = true
 	}
 	began := time.Now()
-	s.wait(t, "each alert fires", func() (bool, error) {
+	waitFor(t, patience, "each alert fires", func() (bool, error) {
 		now, err := s.firing()
 		for a := range now {
 			if missing[a] {

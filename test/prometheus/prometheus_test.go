@@ -172,7 +172,12 @@ func (s server) query(expr string) (map[string]float64, error) {
 // wait polls until the condition holds.
 func (s server) wait(t *testing.T, what string, cond func() (bool, error)) {
 	t.Helper()
-	const patience = 3 * time.Minute
+	waitFor(t, 90*time.Second, what, cond)
+}
+
+// waitFor is wait with another patience.
+func waitFor(t *testing.T, patience time.Duration, what string, cond func() (bool, error)) {
+	t.Helper()
 	deadline := time.Now().Add(patience)
 	for {
 		ok, err := cond()

@@ -7,7 +7,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -91,43 +90,33 @@ func unread(c *kfake.Cluster, about func(topic string) bool) (broken *atomic.Boo
 // that it reads.
 func TestAlertsOfStateFire(t *testing.T) {
 	t.Parallel() // mostly it waits, as TestAlertsFire
-	g := &rig{t: t, dirs: t.TempDir(), binary: filepath.Join(t.TempDir(), "streamd")}
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", g.binary, "../../cmd/streamd").CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
 	names := []string{"well", "poisoned", "stalled", "looping", "restoring", "saturated", "aged", "joined"}
 	topics := []string{"joined.rates", "polled.out"}
 	for _, n := range names {
 		topics = append(topics, n, n+".out")
 	}
-	g.kafka = newFaults(t, topics...)
+	g := newRig(t, topics...)
 	noChangelog := unread(g.kafka.Cluster, func(topic string) bool {
 		return strings.HasPrefix(topic, "restoring-") && strings.HasSuffix(topic, "-changelog")
 	})
 	noRates := unread(g.kafka.Cluster, func(topic string) bool { return topic == "joined.rates" })
-	var err error
-	if g.client, err = kgo.NewClient(kgo.SeedBrokers(g.kafka.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0)); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(g.client.Close)
 	database, server := orders(t)
 	retention := "1h"
 	file := func(name, text, policy string, rate float64) string {
 		g.fill = strings.NewReplacer("BROKER", g.kafka.ListenAddrs()[0], "DATABASE", server.DSN("postgres"), "POLICY", policy, "RATE", fmt.Sprint(rate), "RETENTION", retention)
 		return g.file(name, text)
 	}
-	dir := func(name string) string { return filepath.Join(g.dirs, name) }
 
-	_, well := g.run("well", dir("well"), file("well", strict, "stop", 0.001), file("joined", joined, "", 0), file("polled", polled, "", 0),
+	_, well := g.run("well", g.dir("well"), file("well", strict, "stop", 0.001), file("joined", joined, "", 0), file("polled", polled, "", 0),
 		file("saturated", strict, "stop", 0.5))
-	short, agedAt := g.run("aged", dir("aged"), file("aged", strict, "stop", 0.001))
+	short, agedAt := g.run("aged", g.dir("aged"), file("aged", strict, "stop", 0.001))
 	poisonedAt := "127.0.0.1:" + freePort(t)
 	poisoned := func(policy string) *exec.Cmd {
-		return g.start("poisoned", dir("poisoned"), poisonedAt, "--shutdown-timeout", "30s", file("poisoned", strict, policy, 0.001), file("stalled", strict, "stop", 0.001))
+		return g.start("poisoned", g.dir("poisoned"), poisonedAt, "--shutdown-timeout", "30s", file("poisoned", strict, policy, 0.001), file("stalled", strict, "stop", 0.001))
 	}
 	ending := poisoned("stop")
-	looping, loopingAt := g.run("looping", dir("looping"), file("looping", strict, "stop", 0.001))
-	restoring, restoringAt := g.run("restoring", dir("restoring"), file("restoring", strict, "stop", 0.001))
+	looping, loopingAt := g.run("looping", g.dir("looping"), file("looping", strict, "stop", 0.001))
+	restoring, restoringAt := g.run("restoring", g.dir("restoring"), file("restoring", strict, "stop", 0.001))
 	s := start(t, shortened(t), well, poisonedAt, loopingAt, restoringAt, agedAt)
 
 	ctx, stop := context.WithCancel(t.Context())
@@ -135,12 +124,16 @@ func TestAlertsOfStateFire(t *testing.T) {
 	var late atomic.Bool
 	filling, filled := context.WithCancel(ctx)
 	defer filled()
+	full := make(chan struct{})
 	for _, topic := range names {
 		switch topic {
 		case "aged":
 			go g.past(ctx, topic, 2*time.Hour, &late)
 		case "saturated":
-			go g.past(filling, topic, time.Millisecond, &atomic.Bool{})
+			go func() {
+				defer close(full)
+				g.past(filling, topic, time.Millisecond, &atomic.Bool{})
+			}()
 		default:
 			go g.load(ctx, topic, 4, 50*time.Millisecond)
 		}
@@ -149,27 +142,22 @@ func TestAlertsOfStateFire(t *testing.T) {
 		n, err := s.query(`sum by (pipeline) (streamd_consumed_records_total) > 3`)
 		return len(n) == len(names)+1, err
 	})
-	for range 12 {
-		if now, err := s.firing(); err != nil || len(now) > 0 {
-			t.Errorf("in normal load: %v fire, %v", now, err)
-		}
-		time.Sleep(250 * time.Millisecond)
-	}
+	s.quiet(t)
 
 	// The faults, all at once.
 	g.kafka.uncommitted.Store(true)
 	noRates.Store(true)
 	_ = restoring.Process.Kill()
 	_ = restoring.Wait()
-	if err := os.RemoveAll(dir("restoring")); err != nil {
+	if err := os.RemoveAll(g.dir("restoring")); err != nil {
 		t.Fatal(err)
 	}
 	noChangelog.Store(true)
-	g.start("restoring", dir("restoring"), restoringAt, filepath.Join(g.dirs, "restoring.yaml"))
+	g.start("restoring", g.dir("restoring"), restoringAt, filepath.Join(g.dirs, "restoring.yaml"))
 	faulty, heal := context.WithCancel(ctx)
 	defer heal()
 	loop := make(chan struct{})
-	go func() { defer close(loop); g.restart(faulty, looping, loopingAt) }()
+	go func() { defer close(loop); g.restart(faulty, s, looping, loopingAt) }()
 	late.Store(true)
 	for i := range 40_000 {
 		g.bill("saturated", fmt.Sprint("many-", i), longAgo)
@@ -186,7 +174,7 @@ func TestAlertsOfStateFire(t *testing.T) {
 	}
 
 	began := time.Now()
-	s.eachFires(t, stateDriven, func(alert string) {
+	s.eachFires(t, 3*time.Minute, stateDriven, func(alert string) {
 		switch alert {
 		case "StreamdTableUndecided/polled": // the transaction ends with its server
 			if err := server.Kill(); err != nil {
@@ -215,9 +203,9 @@ func TestAlertsOfStateFire(t *testing.T) {
 	}
 	_ = short.Wait()
 	retention = "12h"
-	g.start("aged", dir("aged"), agedAt, file("aged", strict, "stop", 0.001))
+	g.start("aged", g.dir("aged"), agedAt, file("aged", strict, "stop", 0.001))
 	filled()
-	time.Sleep(200 * time.Millisecond) // the last one of before
+	<-full
 	g.bill("saturated", "much later", longAgo.Add(24*time.Hour))
 	s.wait(t, "all pipelines work again", func() (bool, error) {
 		n, err := s.query(`sum by (pipeline) (streamd_pipeline_state{state="running"}) == 1`)
@@ -255,20 +243,29 @@ func orders(t *testing.T) (*sql.DB, *dbenv.Server) {
 	return db, server
 }
 
-// restart kills a process as soon as it is seen to run, and starts it again, until ctx ends. The last one runs.
-func (g *rig) restart(ctx context.Context, c *exec.Cmd, address string) {
+// restart kills a process as soon as its start was scraped, and starts it again, until ctx ends. The last one runs.
+func (g *rig) restart(ctx context.Context, s server, c *exec.Cmd, address string) {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
 	for ctx.Err() == nil {
+		before := s.started("looping")
 		_ = c.Process.Kill()
 		_ = c.Wait()
-		c = g.start("looping", filepath.Join(g.dirs, "looping"), address, filepath.Join(g.dirs, "looping.yaml"))
-		for began := time.Now(); time.Since(began) < 5*time.Second; time.Sleep(50 * time.Millisecond) {
-			if r, err := http.Get("http://" + address + "/healthz"); err == nil {
-				_ = r.Body.Close()
-				break
-			}
+		c = g.start("looping", g.dir("looping"), address, filepath.Join(g.dirs, "looping.yaml"))
+		for ctx.Err() == nil && s.started("looping") <= before {
+			<-tick.C
 		}
-		time.Sleep(1200 * time.Millisecond) // to be scraped
 	}
+}
+
+// started is when a pipeline was started, as Prometheus knows it; 0: it does not.
+func (s server) started(pipeline string) float64 {
+	values, _ := s.query(fmt.Sprintf(`max_over_time(streamd_pipeline_start_timestamp_seconds{pipeline=%q}[1m])`, pipeline))
+	latest := 0.0
+	for _, v := range values {
+		latest = max(latest, v)
+	}
+	return latest
 }
 
 // longAgo is the time of records that are to move event time: what lies in the future moves nothing.
@@ -277,10 +274,12 @@ var longAgo = time.Now().Add(-365 * 24 * time.Hour)
 // past sends records from long ago, some time after one another, until ctx ends; while late is set a copy of each, three quarters
 // of the retention after it.
 func (g *rig) past(ctx context.Context, topic string, step time.Duration, late *atomic.Bool) {
+	tick := time.NewTicker(100 * time.Millisecond) // a copy is to come in a later transaction: in the same one it has no age
+	defer tick.Stop()
 	for at := longAgo; ctx.Err() == nil; at = at.Add(step) {
 		id := fmt.Sprint("old-", at.UnixMilli())
 		g.bill(topic, id, at)
-		time.Sleep(100 * time.Millisecond) // in another transaction: a copy in the same one has no age
+		<-tick.C
 		if late.Load() {
 			g.bill(topic, id, at.Add(45*time.Minute))
 		}
