@@ -94,6 +94,9 @@ func Compare(e Evidence) (Decision, error) {
 		return useChangelog(e, "the group has no committed offsets (expired or deleted)"), nil
 	case g.last.Sequence == 0:
 		// CRASH 47. A jump forward must not skip records, one backward must not process them twice.
+		if g.reset() { // it deletes the ID logs last
+			return useChangelog(e, "the group's offsets were set by a streamd reset that was not completed; they are ignored (streamd reset --execute completes it)"), nil
+		}
 		return useChangelog(e, "the group's offsets were set by another program; they are ignored (to begin elsewhere, start under another application name)"), nil
 	case g.last.Incarnation != e.Point.Incarnation:
 		return lost(fmt.Sprintf("the group's offsets are of incarnation %016x, commit %d, the ID log %s of incarnation %016x, commit %d",
@@ -151,7 +154,7 @@ func withoutCommitRecord(e Evidence, g group) Decision {
 	if g.offsets > 0 {
 		// Somebody has set them: before the first start, or as the remedy for what is below.
 		by := "another program has"
-		if slices.ContainsFunc(g.list, func(o GroupOffset) bool { return o.Metadata == ResetMetadata }) {
+		if g.reset() {
 			by = "streamd reset has"
 		}
 		fresh.Reason = "starting at offsets that " + by + " set for the group"
@@ -174,6 +177,11 @@ type group struct {
 	inputs  []record.InputPosition
 	offsets int
 	last    Metadata // the one with the highest sequence; zero: all are foreign
+}
+
+// reset says whether a reset has set the offsets.
+func (g group) reset() bool {
+	return slices.ContainsFunc(g.list, func(o GroupOffset) bool { return o.Metadata == ResetMetadata })
 }
 
 func readGroup(list []GroupOffset) (group, error) {

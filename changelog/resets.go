@@ -29,8 +29,18 @@ const (
 // resetsWait bounds one wait for marks.
 const resetsWait = time.Second
 
-// Resets are the ID logs that resets of an application have deleted, by topic ID.
+// Resets are the ID logs that resets of an application have deleted, by topic ID; false: it was planned, and is not known to be done.
 type Resets map[string]bool
+
+// Begun says that a reset was begun and not completed.
+func (r Resets) Begun() bool {
+	for _, done := range r {
+		if !done {
+			return true
+		}
+	}
+	return false
+}
 
 // PlannedLog is an ID log that a reset is about to delete, or has deleted.
 type PlannedLog struct{ Topic, TopicID string }
@@ -38,19 +48,19 @@ type PlannedLog struct{ Topic, TopicID string }
 // Deleted says that a reset, and nobody else, has deleted the ID log with this topic ID.
 func (r Resets) Deleted(topicID string) bool { return topicID != "" && r[topicID] }
 
-// ReadResets reads which resets were completed. There are none as long as nothing was reset.
+// ReadResets reads which resets were planned and completed. There are none as long as nothing was reset.
 func ReadResets(ctx context.Context, c broker.Cluster, app string) (Resets, error) {
 	marks, err := readMarks(ctx, c, app)
 	if err != nil {
 		return nil, err
 	}
-	done := Resets{}
+	resets := Resets{}
 	for id, value := range marks {
-		if value == resetDone {
-			done[id] = true
+		if value == resetDone || strings.HasPrefix(value, resetPlanned) {
+			resets[id] = value == resetDone
 		}
 	}
-	return done, nil
+	return resets, nil
 }
 
 // readMarks reads the newest mark of each topic ID. What is unknown is of a newer version or of nobody: it proves nothing.

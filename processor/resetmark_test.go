@@ -2,6 +2,7 @@ package processor
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,6 +93,9 @@ func TestStoreOlderThanAReset(t *testing.T) {
 			s, err := w.start(topo, false)
 			if c.refused {
 				wantError(t, err, ErrDataLost, "the local store knows commit")
+				if begun := c.name != "a mistake after it"; strings.Contains(err.Error(), "was begun and not completed") != begun {
+					t.Errorf("a reset that was begun: %v; %v", begun, err)
+				}
 				return
 			}
 			if err != nil {

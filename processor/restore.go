@@ -221,6 +221,14 @@ func (p *subPlan) changelogLogs(n record.Partition, starts, ends map[record.Topi
 	return out
 }
 
+// unfinishedReset is the remedy for what looks like a loss while a reset is half done.
+func (r *taskRun) unfinishedReset() string {
+	if r.plan.resets.Begun() {
+		return ". A streamd reset of this application was begun and not completed: streamd reset --execute completes it"
+	}
+	return ""
+}
+
 // beginReading decides whether the local store may be kept, and starts reading what it lacks.
 func (w *worker) beginReading(r *taskRun) error {
 	rs := r.restore
@@ -238,7 +246,7 @@ func (w *worker) beginReading(r *taskRun) error {
 	keep, reason := changelog.KeepLocal(changelog.LocalEvidence{Local: local, Found: found, Logs: rs.logs, Group: rs.committed, Now: w.now()})
 	switch {
 	case keep == changelog.Lost:
-		return fmt.Errorf("processor: task %s: %w: %s. Recover the topic, or start anew under another application name", r.name, ErrDataLost, reason)
+		return fmt.Errorf("processor: task %s: %w: %s. Recover the topic, or start anew under another application name%s", r.name, ErrDataLost, reason, r.unfinishedReset())
 	case keep == changelog.Refuse:
 		return fmt.Errorf("processor: task %s: %w: %s", r.name, ErrState, reason)
 	case rs.full:
@@ -480,7 +488,7 @@ func (w *worker) decide(r *taskRun) (point record.CommitPoint, fresh bool, err e
 			d.Remedy += fmt.Sprintf(". If the source was renamed, name it back: its ID log is called after it. If %q had no dedup operator and no state so far, nothing was lost: "+
 				"set the group's offsets to where they are with kafka-consumer-groups.sh, and it begins empty there; or go back with --drop-state %s", r.plan.sub.Name, r.plan.sub.Name)
 		}
-		return point, false, fmt.Errorf("processor: task %s: %w: %s. Remedy: %s", r.name, ErrDataLost, d.Reason, d.Remedy)
+		return point, false, fmt.Errorf("processor: task %s: %w: %s. Remedy: %s%s", r.name, ErrDataLost, d.Reason, d.Remedy, r.unfinishedReset())
 	case changelog.Fresh:
 		d.Point.Incarnation = w.incarnation()
 		fresh = true

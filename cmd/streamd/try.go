@@ -80,11 +80,17 @@ The topics that pipeline files name are made, inputs and outputs, and those of -
   streamd dev --topic bills.raw:4 --topic bills.unique:4
   streamd run pipeline.yaml --brokers 127.0.0.1:9092       in another terminal`,
 		RunE: func(cmd *cobra.Command, files []string) error {
+			if cfg.Partitions < 1 || cfg.Partitions > embedded.MaxPartitions {
+				return daemon.Usagef("--partitions %d: want 1 to %d", cfg.Partitions, embedded.MaxPartitions)
+			}
 			cfg.AutoCreate = !noAuto
 			for _, t := range topics {
 				topic, err := embedded.ParseTopic(t, cfg.Partitions)
 				if err != nil {
 					return daemon.Usagef("--topic: %w", err)
+				}
+				if has(cfg.Topics, topic.Name) {
+					return daemon.Usagef("--topic: %q is given twice", topic.Name)
 				}
 				cfg.Topics = append(cfg.Topics, topic)
 			}
@@ -93,7 +99,7 @@ The topics that pipeline files name are made, inputs and outputs, and those of -
 				return err
 			}
 			for _, name := range named {
-				if !slices.ContainsFunc(cfg.Topics, func(t embedded.Topic) bool { return t.Name == name }) {
+				if !has(cfg.Topics, name) {
 					cfg.Topics = append(cfg.Topics, embedded.Topic{Name: name, Partitions: cfg.Partitions})
 				}
 			}
@@ -137,6 +143,10 @@ The topics that pipeline files name are made, inputs and outputs, and those of -
 	f.BoolVar(&noAuto, "no-auto-create", false, "make no topic because a client asks for it")
 	fileFlags(f, &load)
 	return cmd
+}
+
+func has(topics []embedded.Topic, name string) bool {
+	return slices.ContainsFunc(topics, func(t embedded.Topic) bool { return t.Name == name })
 }
 
 // topicsOf are the topics that pipeline files need.

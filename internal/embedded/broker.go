@@ -15,9 +15,11 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 )
 
+// MaxPartitions is the most that a topic made here has.
+const MaxPartitions = 1000
+
 // Limits of a topic made here.
 const (
-	maxPartitions     = 1000
 	maxNameBytes      = 249 // Kafka's own limit
 	defaultPartitions = 4
 )
@@ -49,8 +51,8 @@ func (t Topic) validate() error {
 	switch {
 	case t.Name == "" || t.Name == "." || t.Name == ".." || len(t.Name) > maxNameBytes || strings.ContainsFunc(t.Name, func(r rune) bool { return !legal(r) }):
 		return fmt.Errorf("embedded: %q is not a topic name: want 1 to %d letters, digits, dots, underscores or hyphens", t.Name, maxNameBytes)
-	case t.Partitions < 1 || t.Partitions > maxPartitions:
-		return fmt.Errorf("embedded: topic %q: %d partitions, want 1 to %d", t.Name, t.Partitions, maxPartitions)
+	case t.Partitions < 1 || t.Partitions > MaxPartitions:
+		return fmt.Errorf("embedded: topic %q: %d partitions, want 1 to %d", t.Name, t.Partitions, MaxPartitions)
 	}
 	return nil
 }
