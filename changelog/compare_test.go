@@ -49,6 +49,7 @@ func TestCompare(t *testing.T) {
 		{"the usual", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 70, 7, 9), offset(rates, 3, 7, 9)}}, Agree, 7, 70, ""},
 		{"CRASH 7: one offset moved by a late request", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 60, 6, 9), offset(rates, 3, 7, 9)}}, UseChangelog, 7, 70, "bills/2 is 60 (commit 6), the commit record says 70"},
 		{"the same sequence at another offset", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 71, 7, 9), offset(rates, 3, 7, 9)}}, UseChangelog, 7, 70, "bills/2 is 71"},
+		{"a reset that was cut off", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{{bills, broker.CommittedOffset{Next: 0, Metadata: ResetMetadata}}, foreign(rates, 0)}}, UseChangelog, 7, 70, "streamd reset --execute completes it"},
 		{"CRASH 24: no offsets", Evidence{IDLog: full, Point: point(7, 9, 70, 3)}, UseChangelog, 7, 70, "expired or deleted"},
 		{"CRASH 25: one offset expired", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 70, 7, 9), foreign(rates, record.NoOffset)}}, UseChangelog, 7, 70, "no offset of rates/2"},
 		{"offsets behind", Evidence{IDLog: full, Point: point(7, 9, 70, 3), Group: []GroupOffset{offset(bills, 60, 6, 9), offset(rates, 3, 6, 9)}}, UseChangelog, 7, 70, "commit 6; going on after commit 7"},
