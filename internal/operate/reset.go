@@ -399,13 +399,21 @@ func (p *Plan) setOffsets(ctx context.Context, c *client) error {
 		return failed("set offsets", err)
 	}
 	for _, t := range resp.Topics {
+		name := t.Topic
+		for _, n := range order {
+			if name == "" && topics[n].TopicID == t.TopicID { // by ID, since OffsetCommit 10
+				name = n
+			}
+		}
 		for _, x := range t.Partitions {
 			err := kerr.ErrorForCode(x.ErrorCode)
-			if errors.Is(err, kerr.UnknownMemberID) || errors.Is(err, kerr.RebalanceInProgress) {
+			switch {
+			case errors.Is(err, kerr.UnknownMemberID), errors.Is(err, kerr.RebalanceInProgress):
 				return fmt.Errorf("%w: one came while the reset began", ErrActive)
-			}
-			if err != nil {
-				return failed(fmt.Sprintf("set offset of %s/%d", t.Topic, x.Partition), err)
+			case slices.Contains(p.Topics, name) && (errors.Is(err, kerr.UnknownTopicID) || errors.Is(err, kerr.UnknownTopicOrPartition)):
+				// A reset that was killed had asked for its deletion, which the brokers carried out after the plan was made.
+			case err != nil:
+				return failed(fmt.Sprintf("set offset of %s/%d", name, x.Partition), err)
 			}
 		}
 	}
